@@ -1,0 +1,1 @@
+//! What a checkpoint is, and the log it is recorded in.

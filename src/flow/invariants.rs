@@ -1,0 +1,1 @@
+//! The invariants I1 to I8 as predicates.

@@ -1,0 +1,106 @@
+//! The contract of a receiver's connector.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+
+use super::{Delivery, DeliveryId, Outcome, PartitionId, Raw, Result, Room};
+
+/// What a receiver's partitions are built from: configuration that was checked, and what they share.
+pub trait SourceFactory: Send + Sync {
+    /// The message columns of everything its intakes return; `value` is the body.
+    fn columns(&self) -> SchemaRef;
+
+    /// A consumer of its own for one partition. Called once per generation; does no I/O.
+    fn source(&self, context: SourceContext) -> Box<dyn Source>;
+
+    /// Whether a settlement that went over a link whose end the peer answered survives a restart of the broker
+    /// (protocol R11, drained entries).
+    fn answered_end_is_durable(&self) -> bool {
+        false
+    }
+}
+
+/// Where a source is.
+#[derive(Clone, Debug)]
+pub struct SourceContext {
+    /// The topology's name.
+    pub topology: Arc<str>,
+    /// Which partition it serves.
+    pub partition: PartitionId,
+}
+
+/// Something that delivers messages and wants to hear what became of them.
+#[async_trait]
+pub trait Source: Send {
+    /// Connects once. The caller tries again, with backoff, while the error says `Away`.
+    async fn connect(&mut self) -> Result<Link>;
+}
+
+/// A connection, in two halves, so that waiting for messages never blocks settling them.
+pub struct Link {
+    /// The half that receives.
+    pub intake: Box<dyn Intake>,
+    /// The half that settles.
+    pub settler: Box<dyn Settler>,
+}
+
+/// What an intake has to say.
+pub enum Received {
+    /// At least one message: one row per delivery.
+    Batch {
+        /// The message columns.
+        raw: Raw,
+        /// One per row.
+        deliveries: Vec<Delivery>,
+    },
+    /// There will be no more: a bounded input is at its end.
+    End,
+}
+
+/// The half of a link that receives.
+#[async_trait]
+pub trait Intake: Send {
+    /// Waits for messages. `room` is the whole of what may be on its way or be returned: credit granted before counts
+    /// towards it. Never returns more deliveries than that. Cancel-safe: a message is returned or kept, never lost.
+    ///
+    /// An error ends the link; nothing of the link is used afterwards.
+    async fn receive(&mut self, room: Room) -> Result<Received>;
+}
+
+/// Whether a settlement is known to have arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It was sent; whether it arrives is not known (protocol R11).
+    Sent,
+    /// The peer has answered, and keeps it: the source will not deliver these again.
+    Received,
+}
+
+/// How a link ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The peer answered: every settlement sent before arrived.
+    Answered,
+    /// It did not.
+    Unanswered,
+}
+
+/// The half of a link that settles.
+#[async_trait]
+pub trait Settler: Send {
+    /// Tells the source what became of these deliveries. Settling one twice changes nothing.
+    async fn settle(&mut self, deliveries: &[DeliveryId], outcome: Outcome) -> Result<Settled>;
+
+    /// Whether the link is up and the peer's frames have been arriving. Once `false`, for ever `false`.
+    fn attached(&self) -> bool;
+
+    /// Extends locks or visibility of deliveries that wait longer than usual; nothing to do where there are none.
+    async fn extend(&mut self, _deliveries: &[DeliveryId]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Ends the link in good order: what was prefetched is released, settlements are flushed, the end is awaited.
+    async fn close(self: Box<Self>) -> Closed;
+}

@@ -1,0 +1,1 @@
+//! Object stores, opened in one place.

@@ -1,0 +1,1 @@
+//! Generated messages: the generator and the broker's feed share them.

@@ -1,0 +1,1 @@
+//! The validated topology, the only form that the rest of the program sees.

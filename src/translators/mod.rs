@@ -1,0 +1,1 @@
+//! The translators: message columns in, declared columns out.
