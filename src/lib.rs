@@ -14,3 +14,4 @@ pub mod runtime;
 pub mod telemetry;
 pub mod topology;
 pub mod translators;
+pub mod units;

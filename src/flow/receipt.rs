@@ -190,7 +190,8 @@ mod tests {
             .collect();
         let schema = Arc::new(Schema::new(vec![Field::new("value", DataType::Int32, false)]));
         let column = Arc::new((0..i32::try_from(n).expect("small")).collect::<Int32Array>());
-        let origin = RecordBatch::try_new_with_options(schema, vec![column], &RecordBatchOptions::new()).expect("batch");
+        let origin =
+            RecordBatch::try_new_with_options(schema, vec![column], &RecordBatchOptions::new()).expect("batch");
         (Receipt::new(deliveries, origin, outcomes), log)
     }
 

@@ -38,8 +38,9 @@ impl Secret {
         match &self.0 {
             Kept::Value(value) => Ok(value.into()),
             Kept::File(path) => {
-                let mut text = std::fs::read_to_string(path)
-                    .map_err(|e| StageError::away(format!("cannot read the secret file {}", path.display())).because(e))?;
+                let mut text = std::fs::read_to_string(path).map_err(|e| {
+                    StageError::away(format!("cannot read the secret file {}", path.display())).because(e)
+                })?;
                 if text.ends_with('\n') {
                     text.pop();
                     if text.ends_with('\r') {

@@ -29,6 +29,8 @@ pub struct SourceContext {
     pub topology: Arc<str>,
     /// Which partition it serves.
     pub partition: PartitionId,
+    /// Where the topology's embedded broker listens, if it has one (`url: embedded`).
+    pub embedded_broker: Option<std::net::SocketAddr>,
 }
 
 /// Something that delivers messages and wants to hear what became of them.
