@@ -79,6 +79,8 @@ pub struct Barrier {
     pub epoch: Epoch,
     /// What the receiver sent in it.
     pub sent: Digest,
+    /// Unfinished deliveries: rows sent so far, up to the end of this epoch (protocol R6).
+    pub cursors: Vec<(Identity, u64)>,
     /// Identities that a stage on the way rejected: none of their rows go on.
     pub rejected: Vec<Identity>,
 }

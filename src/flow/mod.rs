@@ -22,7 +22,7 @@ pub use error::{Reaction, Reason, Result, StageError};
 pub use id::{Delivery, DeliveryId, Epoch, Generation, Identity, PartitionId, StageName, StoreId, Tick};
 pub use receipt::{Outcome, Outcomes, Receipt, Resolved};
 pub use secret::Secret;
-pub use seen::{Holder, Offer, Seen, Verdict};
+pub use seen::{Holder, Offer, Seen, Undischarged, Verdict};
 pub use sink::{AppId, Committed, Opened, Prepared, Rejected, Sink, SinkContext, SinkFactory, SinkInstance, Write};
 pub use source::{Closed, Intake, Link, Received, Settled, Settler, Source, SourceContext, SourceFactory};
 pub use translator::{Translated, Translator, TranslatorFactory};
