@@ -8,6 +8,7 @@ mod element;
 mod error;
 mod id;
 pub mod invariants;
+pub(crate) mod mutation;
 mod receipt;
 pub mod registry;
 mod secret;
