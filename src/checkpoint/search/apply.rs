@@ -1,7 +1,7 @@
 //! What a step does to a state, and whether the state after it is right.
 
 use super::explore::Violation;
-use super::process::{NOW, messages_of};
+use super::process::{NOW, app, messages_of};
 use super::scope::{Model, ROUND_OVER};
 use super::shared::Shared;
 use super::step::Step;
@@ -209,7 +209,7 @@ impl World {
         let landed = if conflict && !removed(Rule::ConditionalCommit) {
             Landed::Inconsistent
         } else {
-            let app = (commit.store, commit.partition);
+            let app = app(commit.store, commit.partition);
             table.change(|table| table.commit(app, commit.epoch, commit.base, &commit.rows, model.merge))
         };
         let event = Event::Committed {
@@ -284,7 +284,9 @@ impl World {
         partition: u8,
     ) -> std::collections::BTreeMap<crate::flow::StageName, Committed> {
         let tables = model.tables.iter().zip(&self.tables);
-        tables.map(|(sink, table)| (sink.clone(), Committed::At(Epoch(table.get().shown(store, partition))))).collect()
+        tables
+            .map(|(sink, table)| (sink.clone(), Committed::At(Epoch(table.get().shown(app(store, partition))))))
+            .collect()
     }
 
     /// What can have no effect any more is taken out of the air, and what is in the air is put into an order.
@@ -296,7 +298,7 @@ impl World {
             commits.retain(|commit| {
                 let table = tables[usize::from(commit.table)].get();
                 let missed = model.versioned && commit.version.is_some_and(|version| version != table.version);
-                commit.awaited || !missed && table.shown(commit.store, commit.partition) < commit.epoch
+                commit.awaited || !missed && table.shown(app(commit.store, commit.partition)) < commit.epoch
             });
         }
         if !model.late_deletes && !removed(Rule::CreateIfAbsent) {

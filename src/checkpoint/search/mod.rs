@@ -18,4 +18,5 @@ mod step;
 mod tables;
 mod world;
 
+mod rules;
 mod scopes;

@@ -24,6 +24,11 @@ fn store_id(store: u8) -> crate::flow::StoreId {
     crate::flow::StoreId(uuid::Uuid::from_u128(u128::from(store) + 1))
 }
 
+/// Under which name a partition's epochs are recorded in a target (R7).
+pub fn app(store: u8, partition: u8) -> (u8, u8) {
+    if removed(Rule::OwnTxn) { (0, 0) } else { (store, partition) }
+}
+
 pub fn is_quiet(process: &Process, model: &Model) -> bool {
     let mut seen = process.seen.get().clone();
     let seens: Seens<'_> = [(model.receiver.clone(), &mut seen)].into();
@@ -66,6 +71,11 @@ impl World {
         self.stores[usize::from(store)].entries.insert(number, Shared::new(entry));
         let entries = self.entries(store)?;
         let log = Log::read(&entries);
+        let mut entries = entries;
+        if removed(Rule::RetiredAreRecovered) {
+            let configured = |part: &crate::checkpoint::Part| part.partition.index < u32::from(partitions);
+            entries.iter_mut().for_each(|entry| entry.parts.retain(configured));
+        }
         let seen = load_seen(&model.receiver, &entries, &log);
         let begun = Begun { session: session(id), store: store_id(store), log, entries };
         let configured = model.partitions[..usize::from(partitions)].iter().cloned();
@@ -364,10 +374,10 @@ impl World {
                     return self.park(model, id, partition, "its target has epochs of another log");
                 }
                 if model.versioned {
-                    self.tables[at].change(|table| table.fence(store, partition));
+                    self.tables[at].change(|table| table.fence(app(store, partition)));
                 }
             }
-            shown.insert(sink.clone(), Committed::At(Epoch(self.tables[at].get().shown(store, partition))));
+            shown.insert(sink.clone(), Committed::At(Epoch(self.tables[at].get().shown(app(store, partition)))));
         }
         let opened = Event::Opened { partition: model.partition(partition).clone(), generation, shown };
         self.feed(model, id, opened, NOW)

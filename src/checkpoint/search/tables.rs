@@ -26,8 +26,8 @@ pub enum Landed {
 }
 
 impl Table {
-    pub fn shown(&self, store: u8, partition: u8) -> u64 {
-        self.txns.get(&(store, partition)).copied().unwrap_or(0)
+    pub fn shown(&self, app: (u8, u8)) -> u64 {
+        self.txns.get(&app).copied().unwrap_or(0)
     }
 
     /// Whether another log has epochs here (protocol R7).
@@ -36,14 +36,14 @@ impl Table {
     }
 
     /// A version with the txn alone: a commit that was made against an older one dies by it (protocol R7).
-    pub fn fence(&mut self, store: u8, partition: u8) {
-        self.txns.entry((store, partition)).or_insert(0);
+    pub fn fence(&mut self, app: (u8, u8)) {
+        self.txns.entry(app).or_insert(0);
         self.version += 1;
     }
 
     /// Protocol R8, and R12 with `merge`.
     pub fn commit(&mut self, app: (u8, u8), epoch: u64, base: u64, rows: &[(Msg, u8)], merge: bool) -> Landed {
-        let shown = self.shown(app.0, app.1);
+        let shown = self.shown(app);
         if !removed(Rule::ConditionalCommit) {
             if shown >= epoch {
                 return Landed::Shown;
