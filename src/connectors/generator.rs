@@ -94,7 +94,8 @@ impl SourceKind for GeneratorReceiver {
         let config = Config::deserialize(config).map_err(|e| vec![ConfigError::here(e.to_string())])?;
         let mut problems = Vec::new();
         if config.rate.is_some_and(|rate| rate.is_nan() || rate <= 0.0) {
-            problems.push(ConfigError::at("rate", "must be greater than 0; leave it out for as many as the budget allows"));
+            problems
+                .push(ConfigError::at("rate", "must be greater than 0; leave it out for as many as the budget allows"));
         }
         if config.count == Some(0) {
             problems.push(ConfigError::at("count", "must be at least 1; leave it out for a run without end"));
