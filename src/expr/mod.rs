@@ -172,7 +172,9 @@ impl Expression {
     /// For a condition: which rows it holds for. Null does not hold.
     pub fn holds(values: &ArrayRef) -> BooleanArray {
         match values.as_any().downcast_ref::<BooleanArray>() {
-            Some(values) => arrow::compute::prep_null_mask_filter(values),
+            // Arrow's function for it wants a null to be there.
+            Some(values) if values.null_count() > 0 => arrow::compute::prep_null_mask_filter(values),
+            Some(values) => values.clone(),
             None => BooleanArray::from(vec![false; values.len()]),
         }
     }
