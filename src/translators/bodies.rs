@@ -56,7 +56,7 @@ pub(super) trait Format: Send {
     /// Starts anew, with room for so many bodies of one record. With room enough, and nothing to forget, it does nothing.
     fn reset(&mut self, bodies: usize, forget: bool);
 
-    /// What a person should read about a body that was not taken; `None` if the decoder said it well enough.
+    /// What a person should read about a body that the decoder did not take; `None` if it said it well enough.
     fn complaint(&mut self, body: &[u8]) -> Option<String>;
 
     /// The records of a body that was not taken, with null for what cannot be read. `None`: nothing of it can.
@@ -160,6 +160,7 @@ impl<F: Format> Reader<F> {
         let mut known: Option<(usize, String)> = None;
         while at < rows {
             if let Some((_, detail)) = known.take_if(|(bad, _)| *bad == at) {
+                let detail = bodies.get(at).and_then(|body| self.format.complaint(body)).unwrap_or(detail);
                 self.bad(bodies, at, detail, &mut progress)?;
                 (at, step) = (at + 1, 1);
                 continue;
@@ -269,9 +270,9 @@ impl<F: Format> Reader<F> {
 
     /// Rejects a row, mends it or gives up, as `on_error` says.
     fn bad(&mut self, bodies: Bodies<'_>, row: usize, detail: String, progress: &mut Progress) -> Result<()> {
-        let body = bodies.get(row).filter(|body| std::str::from_utf8(body).is_ok());
         let number = u32::try_from(row).unwrap_or(u32::MAX);
         if self.on_error == OnError::Null {
+            let body = bodies.get(row).filter(|body| std::str::from_utf8(body).is_ok());
             let part = match body.and_then(|body| self.format.repaired(body)) {
                 Some(part) => self.converted(&part, |_, _| {}).map_err(StageError::retry)?,
                 None => self.nothing(),
@@ -280,7 +281,6 @@ impl<F: Format> Reader<F> {
             progress.parts.push(part);
             return Ok(());
         }
-        let detail = body.and_then(|body| self.format.complaint(body)).unwrap_or(detail);
         if self.on_error == OnError::Fail {
             return Err(stop(number, &detail));
         }

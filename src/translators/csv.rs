@@ -12,7 +12,7 @@ use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::Decoder;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use regex::Regex;
-use schemars::{JsonSchema, Schema as JsonSchemaValue, schema_for};
+use schemars::{JsonSchema, schema_for};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ derive: { sent_dt: to_date(sent) }
 "#
     }
 
-    fn schema(&self) -> JsonSchemaValue {
+    fn schema(&self) -> schemars::Schema {
         schema_for!(CsvConfig)
     }
 }

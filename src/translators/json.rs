@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::json::ReaderBuilder;
 use arrow::json::reader::Decoder;
-use schemars::{JsonSchema, Schema, schema_for};
+use schemars::{JsonSchema, schema_for};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -63,7 +63,7 @@ derive: { sent_dt: to_date(sent), owner_name: "owner['name']" }
 "#
     }
 
-    fn schema(&self) -> Schema {
+    fn schema(&self) -> schemars::Schema {
         schema_for!(JsonConfig)
     }
 }
@@ -221,8 +221,16 @@ impl Format for JsonFormat {
         }
     }
 
-    fn complaint(&mut self, _: &[u8]) -> Option<String> {
-        None
+    fn complaint(&mut self, body: &[u8]) -> Option<String> {
+        // Not every message of the decoder names the column, so each column is asked by itself.
+        self.schema.fields().iter().find_map(|field| {
+            let schema = Arc::new(Schema::new(vec![Arc::clone(field)]));
+            let mut decoder = ReaderBuilder::new(schema).with_batch_size(2).build_decoder().ok()?;
+            let error = decoder.decode(body).and_then(|_| decoder.flush()).err()?;
+            let message = plainly(&error.to_string());
+            let named = message.starts_with("column '") || decoder.has_partial_record();
+            Some(if named { message } else { format!("column '{}': {message}", field.name()) })
+        })
     }
 
     fn repaired(&mut self, body: &[u8]) -> Option<RecordBatch> {
@@ -267,8 +275,8 @@ const SEVERAL: &str = "the body has more than one record; records: many would ta
 fn said(body: &[u8], fault: &Fault) -> String {
     match fault {
         Fault::Syntax(at, what) => format!("not JSON at byte {at}: {what}"),
-        Fault::Value(range, wanted) => {
-            format!("{wanted}, not {}", shortened(&String::from_utf8_lossy(&body[range.clone()])))
+        Fault::Value(range, problem) => {
+            format!("{problem}: {}", shortened(&String::from_utf8_lossy(&body[range.clone()])))
         }
     }
 }

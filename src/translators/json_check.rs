@@ -17,7 +17,8 @@ pub(super) enum Expected {
     Flag,
     /// A number without fraction or exponent.
     Integer,
-    Number,
+    /// A number of at most this size, either way.
+    Number(f64),
     /// A number, or a string with one: how exact amounts are often sent.
     Decimal,
     Text,
@@ -56,7 +57,8 @@ impl Expected {
         match data_type {
             DataType::Boolean => Self::Flag,
             other if other.is_integer() => Self::Integer,
-            other if other.is_floating() => Self::Number,
+            DataType::Float32 => Self::Number(f32::MAX.into()),
+            other if other.is_floating() => Self::Number(f64::MAX),
             DataType::Decimal128(..) | DataType::Decimal256(..) => Self::Decimal,
             DataType::Timestamp(..) => Self::Instant,
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Text,
@@ -79,12 +81,26 @@ impl Expected {
             Self::Anything => true,
             Self::Flag => found == Found::Flag,
             Self::Integer => found == Found::Integer,
-            Self::Number => matches!(found, Found::Integer | Found::Fraction),
+            Self::Number(_) => matches!(found, Found::Integer | Found::Fraction),
             Self::Decimal => matches!(found, Found::Integer | Found::Fraction | Found::Text),
             Self::Text => found == Found::Text,
             Self::Instant => matches!(found, Found::Text | Found::Integer),
             Self::List(_) => found == Found::List,
             Self::Object(_) | Self::Map(_) => found == Found::Object,
+        }
+    }
+
+    /// Whether the decoder would quietly make another number of this one. Few are long enough to be asked.
+    fn bends(&self, number: &[u8]) -> bool {
+        let text = || str::from_utf8(number).unwrap_or_default();
+        match self {
+            // It takes integers that are too long by way of a float. Positive ones then fail.
+            Self::Integer => number.len() > 18 && number[0] == b'-' && text().parse::<i64>().is_err(),
+            Self::Instant => number.len() > 18 && text().parse::<i64>().is_err(),
+            Self::Number(most) if number.len() > 38 || number.iter().any(|byte| matches!(byte, b'e' | b'E')) => {
+                text().parse::<f64>().is_ok_and(|value| value.abs() > *most)
+            }
+            _ => false,
         }
     }
 
@@ -94,7 +110,7 @@ impl Expected {
             Self::Anything => "anything",
             Self::Flag => "true or false",
             Self::Integer => "an integer",
-            Self::Number => "a number",
+            Self::Number(_) => "a number",
             Self::Decimal => "a number or a string with one",
             Self::Text => "a string",
             Self::Instant => "a time as a string, or an integer",
@@ -184,19 +200,31 @@ impl<'p> Scan<'_, 'p> {
             (b'n', _) => self.literal(b"null", Found::Null)?,
             (b't', _) => self.literal(b"true", Found::Flag)?,
             (b'f', _) => self.literal(b"false", Found::Flag)?,
-            (b'-' | b'0'..=b'9', _) => self.number(),
+            (b'-' | b'0'..=b'9', _) => {
+                let found = self.number()?;
+                if expected.bends(&self.body[start..self.at]) {
+                    self.fault(start, "cannot hold such a number");
+                    return Ok(());
+                }
+                found
+            }
             _ => return Err("this is not the beginning of a value"),
         };
         // A body is never null; a column may be.
         let null = found == Found::Null && !self.path.is_empty();
         if !null && !expected.takes(found) {
-            let name = match self.path.as_slice() {
-                [] => "the body".to_owned(),
-                path => format!("column '{}'", path.join(".")),
-            };
-            self.faults.push(Fault::Value(start..self.at, format!("{name} wants {}", expected.as_str())));
+            self.fault(start, &format!("wants {}", expected.as_str()));
         }
         Ok(())
+    }
+
+    /// Notes that the value from `start` to here does not fit.
+    fn fault(&mut self, start: usize, what: &str) {
+        let name = match self.path.as_slice() {
+            [] => "the body".to_owned(),
+            path => format!("column '{}'", path.join(".")),
+        };
+        self.faults.push(Fault::Value(start..self.at, format!("{name} {what}")));
     }
 
     /// The members of an object. `member` is given the key and what it answered last, 0 at first.
@@ -297,7 +325,8 @@ impl<'p> Scan<'_, 'p> {
         Ok(found)
     }
 
-    fn number(&mut self) -> Found {
+    fn number(&mut self) -> Syntax<Found> {
+        let start = self.at;
         let mut found = Found::Integer;
         while let Some(byte) = self.body.get(self.at) {
             match byte {
@@ -307,7 +336,10 @@ impl<'p> Scan<'_, 'p> {
             }
             self.at += 1;
         }
-        found
+        match self.body[start..self.at] {
+            [b'0', b'0'..=b'9', ..] | [b'-', b'0', b'0'..=b'9', ..] => Err("a number does not begin with a zero"),
+            _ => Ok(found),
+        }
     }
 }
 
@@ -333,7 +365,8 @@ mod tests {
     fn expected() -> Expected {
         Expected::Object(vec![
             ("n".into(), Expected::Integer),
-            ("x".into(), Expected::Number),
+            ("x".into(), Expected::Number(f32::MAX.into())),
+            ("at".into(), Expected::Instant),
             ("t".into(), Expected::Text),
             ("tags".into(), Expected::List(Box::new(Expected::Text))),
             ("in".into(), Expected::Object(vec![("b".into(), Expected::Flag)])),
@@ -353,6 +386,7 @@ mod tests {
             "{}",
             " { \"n\" : -42 , \"x\" : 1 , \"t\" : \"a\\\"b\\\\\" } ",
             r#"{"t":"a","n":1,"x":1.5e3,"tags":["a",null],"in":{"b":true,"other":[1,{"]":"}"}]},"m":{"k":1}}"#,
+            r#"{"n":-9223372036854775808,"x":1e38,"at":9223372036854775807}"#,
             r#"{"n":null,"unknown":{"n":"42"},"t":null}"#,
         ] {
             assert_eq!(faults(body), [], "{body}");
@@ -366,6 +400,9 @@ mod tests {
             (r#"{"n":5.7}"#, "5.7", "column 'n' wants an integer"),
             (r#"{"n":1e3}"#, "1e3", "column 'n' wants an integer"),
             (r#"{"\u006e":"42"}"#, "\"42\"", "column 'n' wants an integer"),
+            (r#"{"n":-9223372036854775809}"#, "-9223372036854775809", "column 'n' cannot hold such a number"),
+            (r#"{"at":9223372036854775808}"#, "9223372036854775808", "column 'at' cannot hold such a number"),
+            (r#"{"x":1e39}"#, "1e39", "column 'x' cannot hold such a number"),
             (r#"{"x":"1"}"#, "\"1\"", "column 'x' wants a number"),
             (r#"{"t":[1,"]"]}"#, r#"[1,"]"]"#, "column 't' wants a string"),
             (r#"{"tags":"a"}"#, "\"a\"", "column 'tags' wants a list"),
@@ -407,6 +444,7 @@ mod tests {
             "{\"t\":\"\\",
             "{\"t\":\"\\\"",
             "{\"t\":tru}",
+            "{\"n\":01}",
         ] {
             assert!(matches!(faults(body).last(), Some(Fault::Syntax(..))), "{body}");
         }

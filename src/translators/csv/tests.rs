@@ -276,7 +276,8 @@ fn model(body: &str) -> Option<(Option<i64>, Option<String>)> {
     }
     fields.push(field);
     let [a, b] = <[String; 2]>::try_from(fields).ok()?;
-    let a = if a.is_empty() { None } else { Some(a.parse().ok()?) };
+    // The decoder does not mind space around a number.
+    let a = if a.is_empty() { None } else { Some(a.trim().parse().ok()?) };
     Some((a, Some(b).filter(|b| !b.is_empty())))
 }
 

@@ -91,10 +91,10 @@ fn types_are_strict() {
     assert_eq!(
         details(&out)[..4],
         [
-            "column 'n' wants an integer, not \"42\"",
-            "column 'n' wants an integer, not 5.7",
-            "column 't' wants a string, not 5",
-            "column 't' wants a string, not [\"a\"]",
+            "column 'n' wants an integer: \"42\"",
+            "column 'n' wants an integer: 5.7",
+            "column 't' wants a string: 5",
+            "column 't' wants a string: [\"a\"]",
         ]
     );
 }
@@ -135,8 +135,8 @@ fn null_is_no_body_and_neither_is_none() {
         details(&out),
         [
             "the message has no body",
-            "the body wants an object, not null",
-            "the body wants an object, not []",
+            "the body wants an object: null",
+            "the body wants an object: []",
             "the body is not UTF-8"
         ]
     );
@@ -170,7 +170,7 @@ fn dates_times_decimals_and_structs() {
     let details = details(&out);
     assert_eq!(details[0], "column 'd' wants Date32, not \"1999-12-32\"");
     assert_eq!(details[1], "column 'f' wants a date like %d.%m.%Y, not '1999-12-31'");
-    assert_eq!(details[3], "column 's.age' wants an integer, not \"1\"");
+    assert_eq!(details[3], "column 's.age' wants an integer: \"1\"");
     assert!(details[4].starts_with("column 'p'") && details[5].starts_with("column 'b'"), "{details:?}");
 }
 
