@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::fault::{Fault, error, framing};
-use super::link::FULL;
 use super::login::Login;
 use super::session::Session;
 use super::store::Store;
@@ -128,7 +127,7 @@ impl Connection {
 
     /// Writes messages for whoever has credit, as far as the buffer goes.
     pub(super) fn deliver(&mut self, now: Instant) {
-        if self.stage == Stage::Open && self.out.len() < FULL {
+        if self.stage == Stage::Open {
             let delivered = self.for_each_session(Session::deliver);
             self.check(delivered, now);
         }

@@ -143,19 +143,16 @@ impl Outgoing {
     /// Writes what credit, window and buffer allow, for one turn. Says whether anything was written.
     pub(super) fn deliver(&mut self, session: &mut Outbound, out: &mut BytesMut) -> bool {
         let mut any = false;
-        while let Some(rest) = &mut self.rest {
-            if !session.ready(out) {
-                return any;
-            }
+        while let Some(rest) = &mut self.rest
+            && session.ready(out)
+        {
             any = true;
             if session.go_on(out, self.handle, rest) {
                 self.rest = None;
             }
         }
-        if self.credit == 0 || !session.ready(out) {
-            if self.waiter.was_woken() {
-                self.queue.pass_on();
-            }
+        if self.rest.is_some() || self.credit == 0 || !session.ready(out) {
+            self.queue.pass_on(&self.waiter);
             return any;
         }
         if self.waiter.is_waiting() {

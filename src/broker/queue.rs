@@ -3,8 +3,8 @@
 //! Invariants: a message is ready, unsettled on one link, or gone (accepted, or rejected and on the dead list). It
 //! leaves `ready` only when a link has credit and a window for it, inside [`Queue::take`]. What comes back returns to
 //! its old place, so ahead of everything that was never taken. A consumer is registered as waiting only while no message
-//! is ready for it, and whoever makes one ready wakes somebody: a wake is never lost, because a woken consumer that
-//! cannot take passes it on.
+//! is ready for it, or the rest is left to others that were woken too; and whoever makes one ready wakes somebody. A wake
+//! is never lost, because a woken consumer that cannot take passes it on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -81,9 +81,8 @@ impl Waiter {
         self.state.load(Ordering::Acquire) == WAITING
     }
 
-    /// It was woken and has not taken since. Asking ends that.
-    pub(super) fn was_woken(&self) -> bool {
-        self.state.compare_exchange(WOKEN, RUNNING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    fn is_woken(&self) -> bool {
+        self.state.load(Ordering::Acquire) == WOKEN
     }
 }
 
@@ -95,12 +94,21 @@ pub(super) struct Queue {
     state: Mutex<State>,
 }
 
+#[derive(Debug)]
+struct Waiting {
+    waiter: Arc<Waiter>,
+    /// It left messages to the others that were woken.
+    modest: bool,
+}
+
 #[derive(Debug, Default)]
 struct State {
     next_place: u64,
     fresh: VecDeque<Message>,
     returned: BTreeMap<u64, Message>,
-    waiters: VecDeque<Arc<Waiter>>,
+    waiters: VecDeque<Waiting>,
+    /// Consumers that were woken and have not looked yet.
+    woken: u32,
     rejected: VecDeque<Rejected>,
     stats: QueueStats,
 }
@@ -118,14 +126,48 @@ impl State {
         }
     }
 
-    fn wake(&mut self, mut count: usize) {
-        while count > 0
-            && let Some(waiter) = self.waiters.pop_front()
-        {
-            waiter.state.store(WOKEN, Ordering::Release);
-            waiter.connection.notify_one();
-            count -= 1;
+    fn wake(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(waiting) = self.waiters.pop_front() else { return };
+            self.wake_one(&waiting.waiter);
         }
+    }
+
+    fn wake_one(&mut self, waiter: &Waiter) {
+        waiter.state.store(WOKEN, Ordering::Release);
+        waiter.connection.notify_one();
+        self.woken += 1;
+    }
+
+    /// The consumer is not woken, or not any more.
+    fn stop_waiting(&mut self, waiter: &Waiter) {
+        if waiter.state.swap(RUNNING, Ordering::AcqRel) == WOKEN {
+            self.woken -= 1;
+            self.looked();
+        }
+    }
+
+    /// A woken consumer has looked, or never will. If it was the last one and there is more, somebody else is to look.
+    fn looked(&mut self) {
+        if self.woken == 0 && self.ready() > 0 {
+            self.wake(1);
+        }
+    }
+
+    /// What is left is not for this consumer. Those who left messages to it must look again.
+    fn nothing_for(&mut self, waiter: &Arc<Waiter>) {
+        if self.ready() > 0 {
+            let (modest, others) = std::mem::take(&mut self.waiters).into_iter().partition(|waiting| waiting.modest);
+            self.waiters = others;
+            let modest: VecDeque<_> = modest;
+            modest.iter().for_each(|waiting| self.wake_one(&waiting.waiter));
+        }
+        self.wait(waiter, false);
+    }
+
+    fn wait(&mut self, waiter: &Arc<Waiter>, modest: bool) {
+        waiter.state.store(WAITING, Ordering::Release);
+        self.waiters.push_back(Waiting { waiter: waiter.clone(), modest });
     }
 
     fn ready(&self) -> usize {
@@ -158,10 +200,8 @@ impl Queue {
     pub(super) fn close_consumer(&self, waiter: &Arc<Waiter>) {
         let mut state = self.state();
         state.stats.consumers -= 1;
-        state.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
-        if waiter.was_woken() {
-            state.wake(1);
-        }
+        state.waiters.retain(|waiting| !Arc::ptr_eq(&waiting.waiter, waiter));
+        state.stop_waiting(waiter);
     }
 
     /// Adds messages at the end, in order.
@@ -178,37 +218,40 @@ impl Queue {
         state.wake(count);
     }
 
-    /// Hands messages to `give` until it answers false, `most` were given, or none is ready for this consumer: then it
-    /// is waiting. Says whether any was given. `give` runs under the queue's lock and must be quick.
+    /// Hands messages to `give` until it answers false, `most` were given, or none is left for this consumer: then it is
+    /// waiting. Of few messages it takes its share, and leaves theirs to others that were woken as well. Says whether any
+    /// was given. `give` runs under the queue's lock and must be quick.
     pub(super) fn take(&self, waiter: &Arc<Waiter>, most: u32, mut give: impl FnMut(Message) -> bool) -> bool {
         let mut state = self.state();
-        let mut any = false;
-        waiter.state.store(RUNNING, Ordering::Release);
-        for _ in 0..most {
+        if waiter.state.swap(RUNNING, Ordering::AcqRel) == WOKEN {
+            state.woken -= 1;
+        }
+        let share = state.ready().div_ceil(state.woken as usize + 1);
+        let mut given = 0;
+        while given < most {
+            if given as usize == share && state.woken > 0 {
+                state.wait(waiter, true);
+                return given > 0;
+            }
             let Some(message) = state.pop_for(waiter.consumer) else {
-                waiter.state.store(WAITING, Ordering::Release);
-                state.waiters.push_back(waiter.clone());
-                return any;
+                state.nothing_for(waiter);
+                return given > 0;
             };
-            any = true;
+            given += 1;
             state.stats.unsettled += 1;
             state.stats.redelivered += u64::from(message.acquired);
             if !give(message) {
                 break;
             }
         }
-        // There is more than this consumer takes now: let the next one look.
-        if state.ready() > 0 {
-            state.wake(1);
-        }
-        any
+        state.looked();
+        given > 0
     }
 
-    /// A woken consumer that cannot take passes the wake on.
-    pub(super) fn pass_on(&self) {
-        let mut state = self.state();
-        if state.ready() > 0 {
-            state.wake(1);
+    /// A consumer that cannot take passes it on if it was woken.
+    pub(super) fn pass_on(&self, waiter: &Waiter) {
+        if waiter.is_woken() {
+            self.state().stop_waiting(waiter);
         }
     }
 
@@ -264,6 +307,8 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn queue() -> Queue {
@@ -316,7 +361,7 @@ mod tests {
         assert!(take(&queue, &two, 9).len() == 1 && two.is_waiting());
         queue.give_back(taken, Return { failed: false, exclude: Some(one.consumer) });
         assert!(take(&queue, &one, 9).is_empty() && one.is_waiting());
-        assert!(two.was_woken());
+        assert!(two.is_woken());
         assert_eq!(names(&take(&queue, &two, 9)), [0]);
     }
 
@@ -325,16 +370,54 @@ mod tests {
         let (queue, one, two) = (queue(), waiter(), waiter());
         assert!(take(&queue, &one, 1).is_empty() && take(&queue, &two, 1).is_empty());
         push(&queue, 0..1);
-        assert!(one.was_woken() && two.is_waiting(), "the one that waited longest");
-        queue.pass_on();
-        assert!(two.was_woken());
+        assert!(one.is_woken() && two.is_waiting(), "the one that waited longest");
+        queue.pass_on(&one);
+        assert!(two.is_woken());
         assert_eq!(take(&queue, &two, 1).len(), 1);
 
         assert!(take(&queue, &one, 1).is_empty() && take(&queue, &two, 1).is_empty());
         push(&queue, 1..2);
         queue.open_consumer();
         queue.close_consumer(&one);
-        assert!(two.was_woken(), "a closing consumer passes it on as well");
+        assert!(two.is_woken(), "a closing consumer passes it on as well");
+    }
+
+    proptest! {
+        /// Three consumers do what links do, in any order; some have no credit when they are woken.
+        #[test]
+        fn no_wake_is_lost(steps in proptest::collection::vec((0u8..10, 0usize..3, 1u8..9), 1..120)) {
+            let queue = queue();
+            let waiters = [waiter(), waiter(), waiter()];
+            let mut held: [Vec<Message>; 3] = Default::default();
+            let stuck = |queue: &Queue| {
+                let state = queue.state();
+                let awake = waiters.iter().any(|waiter| waiter.is_woken());
+                let all = || state.fresh.iter().chain(state.returned.values());
+                !awake && waiters.iter().any(|w| w.is_waiting() && all().any(|message| message.may_go_to(w.consumer)))
+            };
+            for (what, who, many) in steps {
+                match what {
+                    0..=2 => push(&queue, 0..many),
+                    3..=5 if !waiters[who].is_waiting() => held[who].extend(take(&queue, &waiters[who], many.into())),
+                    6 => queue.pass_on(&waiters[who]),
+                    7 => queue.give_back(std::mem::take(&mut held[who]), Return::default()),
+                    8 => {
+                        let exclude = Some(waiters[who].consumer);
+                        queue.give_back(std::mem::take(&mut held[who]), Return { failed: false, exclude });
+                    }
+                    9 => held[who].clear(),
+                    _ => (),
+                }
+                prop_assert!(!stuck(&queue), "after {what} by {who}: {:?}", queue.state());
+            }
+            // Whoever is woken takes; that ends, and leaves nothing that a waiting consumer could have.
+            for round in 0.. {
+                prop_assert!(round < 10_000, "wakes go round in circles");
+                let Some(waiter) = waiters.iter().find(|w| w.is_woken()) else { break };
+                take(&queue, waiter, 4);
+            }
+            prop_assert!(!stuck(&queue));
+        }
     }
 
     #[test]

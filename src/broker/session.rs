@@ -14,7 +14,7 @@ use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, Disposition, Flow};
 use tokio::sync::Notify;
 
 use super::fault::{Fault, error};
-use super::link::{Arrival, FULL, Incoming, MAX_MESSAGE, Outbound, Outgoing, Transfer, Verdict};
+use super::link::{Arrival, Incoming, MAX_MESSAGE, Outbound, Outgoing, Transfer, Verdict};
 use super::message::Message;
 use super::store::Store;
 use super::wire::{self, AMQP, Malformed, Reader, code, put_flag, put_frame, put_list8, put_performative, put_uint};
@@ -225,8 +225,8 @@ impl Session {
     fn on_detach(&mut self, detach: &Detach, out: &mut BytesMut) -> Result<(), Fault> {
         let handle = detach.handle.0;
         match self.close_link(handle, Slot::Free) {
-            Was::Free => Err(unattached(handle)),
-            Was::Refused => Ok(()),
+            // Of nothing too: clients answer a refusal twice, once by themselves and once because it was refused.
+            Was::Free | Was::Refused => Ok(()),
             Was::Attached => {
                 self.tell_accepted(out);
                 Ok(self.put(out, &Detach { handle: Handle(handle), closed: detach.closed, error: None })?)
@@ -414,7 +414,8 @@ impl Session {
     pub(super) fn deliver(&mut self, out: &mut BytesMut) -> Result<(), Malformed> {
         let count = self.links.len();
         let mut idle = 0;
-        while idle < count && out.len() < FULL {
+        // Also with a full buffer: a link that was woken passes that on.
+        while idle < count {
             self.turn = (self.turn + 1) % count;
             let Slot::Out(link) = &mut self.links[self.turn] else {
                 idle += 1;

@@ -372,7 +372,7 @@ mod tests {
             let mut reader = Reader::new(&bytes);
             if reader.descriptor().is_ok() && let Ok(mut fields) = reader.list() {
                 for _ in 0..4 {
-                    drop((fields.uint(), fields.flag(), fields.ubyte()));
+                    let _ = (fields.uint(), fields.flag(), fields.ubyte());
                 }
             }
             while reader.value().is_ok_and(|value| !value.is_empty()) {}
