@@ -272,7 +272,11 @@ impl Run {
             self.pool().untake(link, rest);
             self.changed.notify_waiters();
         }
-        Received::Batch { raw: Raw::one_per_delivery(self.batch(delivered, ids, bodies)), deliveries }
+        Received::Batch {
+            raw: Raw::one_per_delivery(self.batch(delivered, ids, bodies)),
+            deliveries,
+            rejects: Vec::new(),
+        }
     }
 
     fn batch(&self, messages: &[Message], ids: Vec<String>, bodies: Vec<String>) -> RecordBatch {
