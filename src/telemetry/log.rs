@@ -153,12 +153,13 @@ impl fmt::Display for Format {
     }
 }
 
-/// Sets up the log of this process. Called once, by the binary; a second call changes nothing.
-pub fn init(filter: &Filter, format: Format) {
+/// Sets up the log of this process, to standard error by way of `writer`. Called once, by the binary; a second call
+/// changes nothing.
+pub fn init<W: io::Write + 'static>(filter: &Filter, format: Format, writer: impl Fn() -> W + Send + Sync + 'static) {
     let stderr = io::stderr();
     let colours = stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     // An embedding program, or a test, may have set up its own: then that one is used.
-    let _ = tracing::subscriber::set_global_default(subscriber(filter, format, io::stderr, colours));
+    let _ = tracing::subscriber::set_global_default(subscriber(filter, format, writer, colours));
 }
 
 fn subscriber<W>(filter: &Filter, format: Format, writer: W, colours: bool) -> impl Subscriber + Send + Sync
