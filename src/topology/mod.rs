@@ -43,7 +43,6 @@ mod substitution;
 mod tree;
 mod violation;
 
-pub use document::fragment;
 pub use problem::{Problem, Problems};
 pub use schema::json_schema;
 pub use settings::{
