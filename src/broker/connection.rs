@@ -142,6 +142,7 @@ impl Connection {
     pub(super) fn deadline(&self) -> Instant {
         match self.stage {
             Stage::Parting(until) => until,
+            Stage::Closed => self.last_read + PARTING,
             _ => {
                 let silence = self.last_read + self.terms.idle_timeout;
                 self.heartbeat().map_or(silence, |heartbeat| silence.min(heartbeat))
@@ -155,8 +156,13 @@ impl Connection {
 
     pub(super) fn on_time(&mut self, now: Instant) {
         match self.stage {
-            Stage::Parting(until) if until <= now => self.stage = Stage::Closed,
-            Stage::Parting(_) | Stage::Closed => (),
+            Stage::Parting(until) if until > now => (),
+            Stage::Closed if self.last_read + PARTING > now => (),
+            Stage::Parting(_) | Stage::Closed => {
+                // The peer does not read either: what is left to write goes with the connection.
+                self.stage = Stage::Closed;
+                self.out.clear();
+            }
             _ if self.last_read + self.terms.idle_timeout <= now => {
                 let silent = format!("nothing came for {} ms", self.terms.idle_timeout.as_millis());
                 self.fail(Fault::Connection(error(AmqpError::ResourceLimitExceeded, silent)), now);

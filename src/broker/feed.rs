@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::login::Login;
-use super::payload_stand_in::{self as payload, Payload};
 use crate::clock;
-use crate::flow::{Result, StageError};
+use crate::flow::{Result, Secret, StageError};
+use crate::payload::{self, Payload};
 
 /// How many messages may be on the way unanswered.
 const IN_FLIGHT: usize = 2_000;
@@ -64,7 +64,7 @@ pub struct Credentials {
     /// The user.
     pub user: String,
     /// The password.
-    pub password: crate::flow::Secret,
+    pub password: Secret,
 }
 
 /// Feeds the broker at `address` and logs how it ended.
@@ -74,7 +74,7 @@ pub(super) async fn run(feed: Feed, address: SocketAddr, login: &Login, stop: Ca
         Login::User(user, password) => Some(Credentials { user: user.clone(), password: password.clone() }),
     };
     let run = Uuid::new_v4();
-    let bodies = payload::Generator::new(&feed.payload, run, run.as_u64_pair().0, clock::wall_millis());
+    let mut bodies = payload::Generator::new(&feed.payload, run, run.as_u64_pair().0, clock::wall_millis());
     match send(&feed, address, credentials.as_ref(), run, |n| bodies.body(n), stop.clone()).await {
         Ok(sent) => tracing::info!(queue = feed.queue, sent, %run, "the feed has ended"),
         Err(_) if stop.is_cancelled() => (),

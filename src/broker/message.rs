@@ -17,7 +17,7 @@ pub(super) struct Message {
     /// It has been given to a link before.
     pub(super) acquired: bool,
     /// Links that said *undeliverable here*.
-    pub(super) excluded: Option<Box<Vec<u64>>>,
+    pub(super) excluded: Vec<u64>,
     pub(super) format: u32,
     durable: bool,
     priority: Option<u8>,
@@ -33,7 +33,7 @@ impl Message {
             place: 0,
             delivery_count: 0,
             acquired: false,
-            excluded: None,
+            excluded: Vec::new(),
             format,
             durable: false,
             priority: None,
@@ -79,7 +79,7 @@ impl Message {
 
     /// May it be given to this consumer?
     pub(super) fn may_go_to(&self, consumer: u64) -> bool {
-        self.excluded.as_ref().is_none_or(|excluded| !excluded.contains(&consumer))
+        !self.excluded.contains(&consumer)
     }
 }
 

@@ -37,7 +37,6 @@ pub mod feed;
 mod link;
 mod login;
 mod message;
-mod payload_stand_in;
 mod queue;
 mod server;
 mod session;

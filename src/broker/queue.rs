@@ -265,9 +265,9 @@ impl Queue {
             message.acquired = true;
             message.delivery_count = message.delivery_count.saturating_add(u32::from(how.failed));
             if let Some(consumer) = how.exclude {
-                message.excluded.get_or_insert_default().push(consumer);
+                message.excluded.push(consumer);
             }
-            choosy |= message.excluded.is_some();
+            choosy |= !message.excluded.is_empty();
             state.returned.insert(message.place, message);
         }
         // With an exclusion the one that is woken might be the excluded one.

@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use super::*;
 use crate::broker::feed::{self, Feed, Format};
-use crate::broker::payload_stand_in::Payload;
+use crate::payload::{Named, Payload};
 
 fn feed_of(count: u64) -> Feed {
     Feed {
         queue: "q".into(),
-        payload: Payload::AnimalsCsv,
+        payload: Payload::Named(Named::AnimalsCsv),
         format: Format::Text,
         count: Some(count),
         rate: None,
