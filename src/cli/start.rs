@@ -151,7 +151,7 @@ pub(super) async fn signalled() {
 /// Starts the topology's own broker, on a thread of its own.
 fn embedded(topology: &Topology) -> Result<Option<Broker>, String> {
     let Some(section) = &topology.broker else { return Ok(None) };
-    let config = BrokerConfig { listen: section.listen, feed: Vec::new(), ..BrokerConfig::default() };
+    let config = BrokerConfig { listen: section.listen, feed: section.feed.clone(), ..BrokerConfig::default() };
     let broker = Broker::start_on_thread(config)
         .map_err(|error| format!("the embedded broker cannot listen on {}: {error}", section.listen))?;
     Ok(Some(broker))
