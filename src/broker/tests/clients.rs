@@ -120,15 +120,18 @@ async fn cut_sockets_lose_nothing() {
 }
 
 #[tokio::test]
-async fn an_unknown_queue_is_refused_and_the_session_lives() {
+async fn an_unknown_queue_is_refused_by_name() {
     within!({
         let config = BrokerConfig { auto_create: false, queues: vec!["known".into()], ..BrokerConfig::default() };
         let broker = Broker::start(config).expect("starts");
+        // A session each: this client mixes up a refused link with the next one of its session.
         let mut client = Client::new(&broker).await;
         let error = Receiver::attach(&mut client.session, "r", "unknown").await.expect_err("refused");
         assert!(format!("{error:?}").contains("NotFound"), "{error:?}");
+        client.session = Session::begin(&mut client.connection).await.expect("begins");
         let error = Sender::attach(&mut client.session, "s", "unknown").await.expect_err("refused");
         assert!(format!("{error:?}").contains("NotFound"), "{error:?}");
+        client.session = Session::begin(&mut client.connection).await.expect("begins");
         fill(&broker, "known", 0..1).await;
         let mut receiver = client.receiver("known", 1).await;
         assert_eq!(take(&mut receiver, 1).await.len(), 1);
@@ -229,5 +232,53 @@ async fn a_full_memory_holds_producers_until_consumers_make_room() {
             receiver.accept(&delivery[0]).await.expect("accepts");
         }
         sending.await.expect("all sent");
+    });
+}
+
+#[test]
+fn the_configuration_reads_as_a_topology_writes_it() {
+    let config: BrokerConfig = serde_json::from_value(serde_json::json!({
+        "listen": "127.0.0.1:0",
+        "feed": [{ "queue": "animals", "payload": "animals_csv", "format": "text", "count": 100_000 }],
+        "idle_timeout": "30s",
+        "max_memory": "64MiB",
+    }))
+    .expect("reads");
+    assert_eq!(
+        (config.feed[0].queue.as_str(), config.feed[0].count, config.auto_create),
+        ("animals", Some(100_000), true)
+    );
+    let unknown = serde_json::from_value::<BrokerConfig>(serde_json::json!({ "lisen": "127.0.0.1:0" }));
+    assert!(unknown.expect_err("refused").to_string().contains("lisen"));
+}
+
+#[tokio::test]
+async fn a_broker_feeds_itself_and_serves_until_it_is_told_to_stop() {
+    within!({
+        let feed =
+            serde_json::json!([{ "queue": "animals", "payload": "animals_csv", "count": 50, "rate": 100_000.0 }]);
+        let config =
+            || BrokerConfig { feed: serde_json::from_value(feed.clone()).expect("a feed"), ..Default::default() };
+        let broker = Broker::start(config()).expect("starts");
+        until(&broker, "animals", |stats| stats.ready == 50).await;
+        let mut client = Client::new(&broker).await;
+        let mut receiver = client.receiver("animals", 50).await;
+        let deliveries = take(&mut receiver, 50).await;
+        let ids: std::collections::HashSet<_> = deliveries
+            .iter()
+            .map(|delivery| {
+                let message = delivery.message();
+                assert!(message.header.as_ref().is_some_and(|header| header.durable));
+                let properties = message.properties.as_ref().expect("properties");
+                assert!(properties.creation_time.is_some());
+                format!("{:?}", properties.message_id)
+            })
+            .collect();
+        assert_eq!(ids.len(), 50);
+
+        let shutdown = tokio_util::sync::CancellationToken::new();
+        let serving = tokio::spawn(crate::broker::serve(config(), shutdown.clone()));
+        shutdown.cancel();
+        serving.await.expect("no panic").expect("ends well");
     });
 }

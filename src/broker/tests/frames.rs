@@ -206,6 +206,28 @@ fn a_lost_link_gives_the_default_outcome_that_it_asked_for() {
 }
 
 #[test]
+fn a_refused_link_leaves_its_session_and_its_handle_usable() {
+    let mut peer = Peer::begun_on(Store::new(1 << 20, false), 10);
+    peer.store.declare("known");
+    for role in [Role::Receiver, Role::Sender] {
+        peer.tell(&attach(0, role.clone(), "unknown"));
+        let heard = peer.heard();
+        let Performative::Attach(answer) = &heard[0].performative else { panic!("{heard:?}") };
+        assert_eq!((answer.source.is_none(), answer.target.is_none()), (role == Role::Receiver, role == Role::Sender));
+        assert_eq!(condition(&heard), AmqpError::NotFound.into());
+        // Some clients answer twice.
+        for _ in 0..2 {
+            peer.tell(&Detach { handle: 0.into(), closed: true, error: None });
+        }
+        assert_eq!(peer.heard(), []);
+    }
+    peer.tell(&attach(0, Role::Receiver, "known"));
+    peer.publish("known", 1);
+    peer.tell(&credit(0, 0, 1, window(0, 10)));
+    assert_eq!(transfers(&peer.heard()), 1);
+}
+
+#[test]
 fn faults_take_down_no_more_than_they_must() {
     let mut peer = Peer::begun(10);
     peer.tell(&attach(0, Role::Sender, "q"));

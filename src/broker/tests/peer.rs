@@ -42,7 +42,11 @@ impl Peer {
 
     /// A peer with an open connection and one session, whose window takes `window` transfers.
     pub(super) fn begun(window: u32) -> Self {
-        let mut peer = Self::new(Arc::new(Store::new(1 << 20, true)));
+        Self::begun_on(Store::new(1 << 20, true), window)
+    }
+
+    pub(super) fn begun_on(store: Store, window: u32) -> Self {
+        let mut peer = Self::new(Arc::new(store));
         peer.bytes(b"AMQP\x00\x01\x00\x00");
         assert_eq!(&peer.connection.out.split_to(8)[..], b"AMQP\x00\x01\x00\x00");
         peer.tell(&open(512, None));
