@@ -159,10 +159,18 @@ fn rows(lab: &Lab, sinks: Sinks) -> BTreeMap<String, usize> {
 }
 
 /// Waits for a moment of the wanted kind, as far as the outside can see one, and kills.
-fn kill_at(lab: &Lab, broker: &Broker, process: &mut Process, wanted: Phase, rng: &mut SmallRng) -> Option<usize> {
+fn kill_at(
+    lab: &Lab,
+    broker: &Broker,
+    process: &mut Process,
+    (wanted, messages): (Phase, u64),
+    rng: &mut SmallRng,
+) -> Option<usize> {
     let unsettled = || broker.queue("animals").unsettled as usize;
+    // All accepted, or ended by itself: there is nothing left to hit.
+    let over = |process: &mut Process| process.has_ended() || broker.queue("animals").accepted >= messages;
     let working = until(Duration::from_secs(60), "work in hand", || {
-        (unsettled() > 0 || process.has_ended()).then(|| !process.has_ended())
+        (unsettled() > 0 || over(process)).then(|| !over(process))
     });
     if !working {
         return None;
@@ -184,9 +192,9 @@ fn kill_at(lab: &Lab, broker: &Broker, process: &mut Process, wanted: Phase, rng
     let changed = matches!(wanted, Phase::BeforeEntry | Phase::BetweenEntryAndCommit | Phase::BetweenCommitAndSettle);
     until(Duration::from_secs(20), "a moment", || {
         let moment = if changed { look() != before && unsettled() > 0 } else { now() >= deadline && unsettled() > 0 };
-        (moment || process.has_ended()).then_some(())
+        (moment || over(process)).then_some(())
     });
-    if process.has_ended() {
+    if over(process) {
         return None;
     }
     let unsettled = unsettled();
@@ -224,7 +232,7 @@ fn kills(sinks: Sinks, seed: u64) {
         topology(&lab, &broker, sinks, left.max(1));
         let mut process = lab.start(&["start", "topology.yaml"]);
         let wanted = wanted[n as usize % wanted.len()];
-        let Some(unsettled) = kill_at(&lab, &broker, &mut process, wanted, &mut rng) else { break };
+        let Some(unsettled) = kill_at(&lab, &broker, &mut process, (wanted, messages), &mut rng) else { break };
         let phase = phase(&lab, &broker, sinks, unsettled);
         *hit.entry(phase).or_default() += 1;
     }
