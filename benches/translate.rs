@@ -10,7 +10,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use distributary::clock;
-use distributary::flow::registry::{Registry, TranslatorKind};
+use distributary::flow::registry::Registry;
 use distributary::flow::{Raw, Rows};
 use distributary::payload::{Generator, Payload, Template};
 use distributary::translators::register;

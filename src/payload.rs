@@ -12,6 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::units::Span;
+
 /// What is generated.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
@@ -44,6 +46,42 @@ pub struct Template {
     /// `{n}` is the message's number, `{run}` the run's id, `{time}` a time as above, `{random}` 16 random letters and
     /// digits and `{random:200}` two hundred of them. Other braces stand for themselves.
     pub template: String,
+}
+
+/// Messages for one queue of the embedded broker, sent when it starts.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Feed {
+    /// The queue.
+    #[schemars(length(min = 1))]
+    pub queue: String,
+    /// What the messages say: the name of a payload, or a template.
+    #[serde(default)]
+    pub payload: Payload,
+    /// What kind of body they have.
+    #[serde(default)]
+    pub format: BodyFormat,
+    /// How many; left out: it goes on until the broker stops.
+    #[serde(default)]
+    pub count: Option<u64>,
+    /// How many a second at most; left out: as fast as the broker takes them.
+    #[serde(default)]
+    #[schemars(range(min = 0.001))]
+    pub rate: Option<f64>,
+    /// How often its progress is logged; left out: never.
+    #[serde(default)]
+    pub log_every: Option<Span>,
+}
+
+/// The kind of a message's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BodyFormat {
+    /// A string (AMQP: an amqp-value section).
+    #[default]
+    Text,
+    /// Bytes (AMQP: a data section).
+    Binary,
 }
 
 /// Makes the messages of one run.

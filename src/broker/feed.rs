@@ -14,8 +14,7 @@ use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::{Connection, Session};
 use fe2o3_amqp_types::messaging::{Data, Header, Message, Outcome, Properties};
 use fe2o3_amqp_types::primitives::Timestamp;
-use schemars::JsonSchema;
-use serde::Deserialize;
+
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -23,40 +22,10 @@ use uuid::Uuid;
 use super::login::Login;
 use crate::clock;
 use crate::flow::{Result, Secret, StageError};
-use crate::payload::{self, Payload};
+use crate::payload::{self, BodyFormat, Feed};
 
 /// How many messages may be on the way unanswered.
 const IN_FLIGHT: usize = 2_000;
-
-/// Messages that are sent to a queue of the embedded broker when it has started.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Feed {
-    /// The queue.
-    pub queue: String,
-    /// What the messages hold.
-    pub payload: Payload,
-    /// Text (an amqp-value string) or binary (a data section).
-    #[serde(default)]
-    pub format: Format,
-    /// How many messages; without it the feed goes on until the broker stops.
-    pub count: Option<u64>,
-    /// Messages per second at most.
-    pub rate: Option<f64>,
-    /// A log line after this many messages.
-    pub log_every: Option<u64>,
-}
-
-/// How a body is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// As an amqp-value section with a string.
-    #[default]
-    Text,
-    /// As a data section.
-    Binary,
-}
 
 /// Who a feed says it is.
 #[derive(Debug, Clone)]
@@ -141,6 +110,7 @@ impl Sending<'_> {
         stop: CancellationToken,
     ) -> std::result::Result<(), SendError> {
         let started = clock::now();
+        let mut told = started;
         let count = self.feed.count.unwrap_or(u64::MAX);
         for n in 0..count {
             if let Some(rate) = self.feed.rate.filter(|rate| *rate > 0.0) {
@@ -160,7 +130,8 @@ impl Sending<'_> {
             }
             let sent = self.send(format!("ID:{run}-{n}"), body(n)).await?;
             self.in_flight.push_back(sent);
-            if self.feed.log_every.is_some_and(|every| every > 0 && (n + 1).is_multiple_of(every)) {
+            if self.feed.log_every.is_some_and(|every| told.elapsed() >= every.0) {
+                told = clock::now();
                 let seconds = started.elapsed().as_secs_f64();
                 tracing::info!(queue = self.feed.queue, sent = n + 1, seconds, "feeding");
             }
@@ -180,8 +151,10 @@ impl Sending<'_> {
             Properties::builder().message_id(id).creation_time(Timestamp::from(clock::wall_millis())).build(),
         );
         match self.feed.format {
-            Format::Text => self.sender.send_batchable(message.value(body).build()).await,
-            Format::Binary => self.sender.send_batchable(message.data(Data(body.into_bytes().into())).build()).await,
+            BodyFormat::Text => self.sender.send_batchable(message.value(body).build()).await,
+            BodyFormat::Binary => {
+                self.sender.send_batchable(message.data(Data(body.into_bytes().into())).build()).await
+            }
         }
     }
 

@@ -57,8 +57,8 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use self::feed::Feed;
 pub use self::queue::{QueueStats, Rejected};
+pub use crate::payload::Feed;
 
 use self::connection::Terms;
 use self::login::Login;

@@ -7,7 +7,6 @@
 //! Invariant: a number is out on one link at most, and settled once. It keeps nothing on disk, and knows nothing of
 //! retries: a link here cannot fail.
 
-mod payload_stand_in;
 mod pool;
 #[cfg(test)]
 mod tests;
@@ -25,7 +24,6 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use self::payload_stand_in::{self as payload, Payload};
 use self::pool::{LinkId, Message, Pool, Taken};
 use crate::clock;
 use crate::flow::registry::{ConfigError, Kind, Planned, SourceKind};
@@ -33,6 +31,7 @@ use crate::flow::{
     Closed, Delivery, DeliveryId, Identity, Intake, Link, Outcome, Raw, Received, Result, Room, Settled, Settler,
     Source, SourceContext, SourceFactory, StageError,
 };
+use crate::payload::{self, Payload};
 
 /// Rows per batch at most, so that many partitions take turns.
 const BATCH: usize = 4096;
@@ -49,7 +48,8 @@ pub struct Config {
     #[serde(default)]
     #[schemars(range(min = 1))]
     pub count: Option<u64>,
-    /// What is in them.
+    /// What is in them; `animals_csv` when left out.
+    #[serde(default)]
     pub payload: Payload,
     /// Whether `value` is text or bytes.
     #[serde(default)]
@@ -121,7 +121,7 @@ fn columns(format: Format) -> SchemaRef {
         Field::new("received", time(), false),
         Field::new("value", value, true),
         Field::new_map("properties", "entries", key, text, false, true),
-        Field::new("redelivered", DataType::Boolean, true),
+        Field::new("redelivered", DataType::Boolean, false),
         Field::new("delivery_count", DataType::Int32, true),
     ]))
 }
@@ -154,6 +154,7 @@ struct Run {
     id: Uuid,
     format: Format,
     columns: SchemaRef,
+    /// What each intake takes its own copy of: a body depends on nothing but the run and the number.
     bodies: payload::Generator,
     pool: Mutex<Pool>,
     /// A number came back, or the last one was settled.
@@ -188,7 +189,7 @@ impl Source for Generator {
         let link = self.0.pool().attach();
         let attachment = Arc::new(Attachment { run: self.0.clone(), link });
         Ok(Link {
-            intake: Box::new(GeneratorIntake(attachment.clone())),
+            intake: Box::new(GeneratorIntake { attachment: attachment.clone(), bodies: self.0.bodies.clone() }),
             settler: Box::new(GeneratorSettler { attachment }),
         })
     }
@@ -213,12 +214,15 @@ impl Drop for Attachment {
     }
 }
 
-struct GeneratorIntake(Arc<Attachment>);
+struct GeneratorIntake {
+    attachment: Arc<Attachment>,
+    bodies: payload::Generator,
+}
 
 #[async_trait]
 impl Intake for GeneratorIntake {
     async fn receive(&mut self, room: Room) -> Result<Received> {
-        let Attachment { run, link } = &*self.0;
+        let Attachment { run, link } = &*self.attachment;
         if !run.pool().is_paced() {
             // Nothing below would ever wait, and the other tasks of this thread want to work too.
             tokio::task::yield_now().await;
@@ -230,7 +234,7 @@ impl Intake for GeneratorIntake {
             changed.as_mut().enable();
             let taken = run.pool().take(*link, room.deliveries.min(BATCH), clock::now(), clock::wall_millis());
             match taken {
-                Taken::Messages(messages) => return Ok(run.deliver(*link, &messages, room.bytes)),
+                Taken::Messages(messages) => return Ok(run.deliver(*link, &messages, &mut self.bodies, room.bytes)),
                 Taken::End => return Ok(Received::End),
                 Taken::Closed => return Err(StageError::retry("the link to the generator has been closed")),
                 Taken::Nothing(None) => changed.await,
@@ -245,14 +249,14 @@ impl Intake for GeneratorIntake {
 
 impl Run {
     /// The batch of these messages, as far as `room` bytes reach; the rest goes back. At least one is delivered.
-    fn deliver(&self, link: LinkId, messages: &[Message], room: usize) -> Received {
+    fn deliver(&self, link: LinkId, messages: &[Message], generator: &mut payload::Generator, room: usize) -> Received {
         let mut ids = Vec::with_capacity(messages.len());
         let mut bodies = Vec::with_capacity(messages.len());
         let mut deliveries = Vec::with_capacity(messages.len());
         let mut total = 0;
         for message in messages {
             let id = format!("{}-{}", self.id, message.number);
-            let body = self.bodies.body(message.number);
+            let body = generator.body(message.number);
             let bytes = id.len() + body.len();
             total += bytes;
             if total > room && !deliveries.is_empty() {
@@ -272,7 +276,8 @@ impl Run {
             self.pool().untake(link, rest);
             self.changed.notify_waiters();
         }
-        Received::Batch { raw: Raw::one_per_delivery(self.batch(delivered, ids, bodies)), deliveries }
+        let raw = Raw::one_per_delivery(self.batch(delivered, ids, bodies));
+        Received::Batch { raw, deliveries, rejects: Vec::new() }
     }
 
     fn batch(&self, messages: &[Message], ids: Vec<String>, bodies: Vec<String>) -> RecordBatch {

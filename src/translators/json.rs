@@ -143,20 +143,16 @@ struct JsonFormat {
 impl JsonFormat {
     fn new(columns: &[Column], records: Records) -> Self {
         let schema = bodies::decoded(columns);
-        let fields = schema.fields().iter();
-        let expected = fields.map(|field| (field.name().as_str().into(), Expected::of(field.data_type()))).collect();
-        Self { schema, expected: Expected::Object(expected), records, decoder: None, room: 0, faults: Vec::new() }
+        let expected = Expected::object(schema.fields());
+        Self { schema, expected, records, decoder: None, room: 0, faults: Vec::new() }
     }
 
     fn decoder(&mut self) -> std::result::Result<&mut Decoder, String> {
-        let decoder = match self.decoder.take() {
-            Some(decoder) => decoder,
-            None => {
-                let builder = ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(self.room.max(2));
-                builder.build_decoder().map_err(|error| error.to_string())?
-            }
-        };
-        Ok(self.decoder.insert(decoder))
+        if self.decoder.is_none() {
+            let builder = ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(self.room.max(2));
+            self.decoder = Some(builder.build_decoder().map_err(|error| error.to_string())?);
+        }
+        self.decoder.as_mut().ok_or_else(|| "no decoder".to_owned())
     }
 
     /// Feeds a body, and answers how many records there are now, those put into `full` included.
@@ -260,7 +256,7 @@ impl Format for JsonFormat {
         mended.extend_from_slice(&body[end..]);
         let builder = ReaderBuilder::new(Arc::clone(&self.schema)).with_ignore_type_conflicts(true);
         let decoder = builder.with_batch_size(MANY).build_decoder().ok()?;
-        let (schema, expected) = (Arc::clone(&self.schema), Expected::Anything);
+        let (schema, expected) = (Arc::clone(&self.schema), self.expected.clone());
         let mut lenient = Self { schema, expected, decoder: Some(decoder), room: MANY, records: self.records, faults };
         let mut parts = Vec::new();
         lenient.feed(&mended, &mut parts).ok()?;

@@ -8,14 +8,15 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::*;
-use crate::broker::feed::{self, Feed, Format};
+use crate::broker::feed;
+use crate::payload::{BodyFormat, Feed};
 use crate::payload::{Named, Payload};
 
 fn feed_of(count: u64) -> Feed {
     Feed {
         queue: "q".into(),
         payload: Payload::Named(Named::AnimalsCsv),
-        format: Format::Text,
+        format: BodyFormat::Text,
         count: Some(count),
         rate: None,
         log_every: None,

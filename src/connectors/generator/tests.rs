@@ -30,7 +30,7 @@ fn room(deliveries: usize) -> Room {
 
 async fn some(link: &mut Link, deliveries: usize) -> (RecordBatch, Vec<Delivery>) {
     match link.intake.receive(room(deliveries)).await.expect("no error") {
-        Received::Batch { raw, deliveries } => (raw.columns, deliveries),
+        Received::Batch { raw, deliveries, .. } => (raw.columns, deliveries),
         Received::End => panic!("ended early"),
     }
 }
@@ -139,10 +139,28 @@ async fn a_new_plan_is_a_new_run_and_times_are_now() {
     assert!(a["id"].as_string::<i32>().value(0).ends_with("-0"));
 }
 
+/// A topology that was tried out on made-up messages must run on a queue as it is.
+#[test]
+fn columns_are_those_of_a_queue() {
+    for format in ["text", "binary"] {
+        let queue = json!({ "url": "amqp://localhost", "queue": "animals", "format": format });
+        let queue = crate::connectors::amqp::Amqp.plan(&queue).unwrap_or_else(|problems| panic!("{problems:?}"));
+        assert_eq!(factory(json!({ "format": format })).columns(), queue.columns());
+    }
+}
+
+#[tokio::test]
+async fn a_template_may_be_sent() {
+    let factory = factory(json!({ "payload": { "template": "{\"n\":{n}}" }, "count": 2 }));
+    let (batch, _) = some(&mut link(&factory, 0).await, 5).await;
+    let bodies: Vec<_> = batch["value"].as_string::<i32>().iter().flatten().collect();
+    assert_eq!(bodies, ["{\"n\":0}", "{\"n\":1}"]);
+}
+
 #[test]
 fn problems_are_placed() {
     let problems = |config| GeneratorReceiver.plan(&config).err().expect("problems");
     let found = problems(json!({ "payload": "animals_csv", "rate": 0, "count": 0 }));
     assert_eq!(found.iter().map(|problem| problem.path.join(".")).collect::<Vec<_>>(), ["rate", "count"]);
-    assert_eq!(problems(json!({})).len(), 1);
+    assert_eq!(problems(json!({ "payload": "minerals_csv" })).len(), 1);
 }

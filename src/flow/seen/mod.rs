@@ -104,7 +104,8 @@ enum Accept {
 #[derive(Clone, Debug)]
 struct Cohort {
     state: State,
-    /// The partition and, until it is resettled, the epoch that sent it.
+    /// The partition and the epoch that sent it; no epoch for unfinished deliveries between two of their epochs, and for
+    /// what was settled anew.
     partition: u32,
     epoch: Option<Epoch>,
     /// Whose link carries the accepts.
@@ -178,7 +179,7 @@ impl Seen {
         };
         // Other content under an id that was not itself rejected.
         let collides = self.ids.under(identity.id).any(|slot| !slot.rejected);
-        let cohort = self.in_flight(holder.partition, holder.generation, epoch);
+        let cohort = self.in_flight(holder.partition, holder.generation, Some(epoch));
         self.insert(identity, cohort, collides);
         if collides { Offer::Collision } else { Offer::New { resume } }
     }
@@ -199,10 +200,19 @@ impl Seen {
         part.into_iter().flat_map(|id| self.living(id)).collect()
     }
 
-    /// Moves unfinished deliveries (their last row was not sent in `epoch`) on to the next epoch.
-    pub fn carry(&mut self, unfinished: &[Identity], partition: u32, generation: Generation, epoch: Epoch) {
+    /// At the barrier: takes unfinished deliveries, those with rows left to send, out of the epoch that ends. They belong
+    /// to none until [`continued`](Self::continued), so that waiting for more rows makes no epochs.
+    pub fn carry(&mut self, unfinished: &[Identity], partition: u32, generation: Generation) {
         for &identity in unfinished {
-            let to = self.in_flight(partition, generation, epoch.next());
+            let to = self.in_flight(partition, generation, None);
+            self.move_to(identity, to);
+        }
+    }
+
+    /// Further rows of these unfinished deliveries are sent in `epoch`.
+    pub fn continued(&mut self, unfinished: &[Identity], partition: u32, generation: Generation, epoch: Epoch) {
+        for &identity in unfinished {
+            let to = self.in_flight(partition, generation, Some(epoch));
             self.move_to(identity, to);
         }
     }
@@ -507,14 +517,15 @@ impl Seen {
 
     /// The cohort that `partition` sent in `epoch`, if it is in this state. The newest are looked at first: one that is in
     /// flight is among the last few.
-    fn part(&self, partition: u32, epoch: Epoch, state: State) -> Option<CohortId> {
-        let wanted = |c: &Cohort| c.state == state && c.partition == partition && c.epoch == Some(epoch);
+    fn part(&self, partition: u32, epoch: impl Into<Option<Epoch>>, state: State) -> Option<CohortId> {
+        let epoch = epoch.into();
+        let wanted = |c: &Cohort| c.state == state && c.partition == partition && c.epoch == epoch;
         self.cohorts.iter().rev().find_map(|(id, cohort)| wanted(cohort).then_some(*id))
     }
 
-    fn in_flight(&mut self, partition: u32, generation: Generation, epoch: Epoch) -> CohortId {
+    fn in_flight(&mut self, partition: u32, generation: Generation, epoch: Option<Epoch>) -> CohortId {
         self.part(partition, epoch, State::InFlight).unwrap_or_else(|| {
-            let cohort = Cohort { epoch: Some(epoch), generation, ..Cohort::new(State::InFlight, partition) };
+            let cohort = Cohort { epoch, generation, ..Cohort::new(State::InFlight, partition) };
             add(&mut self.cohorts, &mut self.next, cohort)
         })
     }

@@ -118,13 +118,28 @@ fn a_cursor_opens_only_when_its_rows_are_committed() {
     let mut seen = Seen::new();
     seen.link_up(0, G1);
     seen.offer(identity(1), holder(0, 1, 0), E1);
-    seen.carry(&[identity(1)], 0, G1, E1);
+    seen.carry(&[identity(1)], 0, G1);
     seen.committing(0, E1, 5, &[], &[(identity(1), 2)]);
     seen.link_down(0, G1, 1000);
     assert_eq!(seen.free(0), []);
     assert_eq!(seen.offer(identity(1), holder(1, 1, 7), E1), Offer::Held { owner: 0 });
     assert_eq!(seen.committed(0, E1, 1000), [Verdict::Free(holder(1, 1, 7), identity(1))]);
     assert_eq!(seen.offer(identity(1), holder(1, 1, 7), E1), Offer::New { resume: 2 });
+}
+
+#[test]
+fn an_unfinished_delivery_that_waits_for_rows_opens_no_epoch() {
+    let mut seen = Seen::new();
+    seen.offer(identity(1), holder(0, 1, 0), E1);
+    assert!(seen.has_open(0, E1));
+    seen.carry(&[identity(1)], 0, G1);
+    assert!(!seen.has_open(0, E1) && !seen.has_open(0, Epoch(2)), "nothing of it was sent in epoch 2");
+    assert_eq!(seen.sent(0, E1), []);
+    seen.continued(&[identity(1)], 0, G1, Epoch(3));
+    assert_eq!(seen.sent(0, Epoch(3)), [identity(1)]);
+    seen.carry(&[identity(1)], 0, G1);
+    assert_eq!(seen.offer(identity(1), holder(1, 1, 7), E1), Offer::Held { owner: 0 });
+    assert_eq!(seen.free(0), [Verdict::Free(holder(1, 1, 7), identity(1))]);
 }
 
 #[test]
