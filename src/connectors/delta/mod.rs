@@ -9,6 +9,7 @@
 //! the same however long the table's history is. Nothing is deleted: files of epochs that were never committed are left
 //! to the table's vacuum, which must spare files younger than seven days.
 
+mod actions;
 mod checkpoint;
 mod committer;
 mod log;
