@@ -185,7 +185,8 @@ impl SupervisorActor {
                 Reaction::Retry => {
                     tracing::error!(partition = %id, %generation, %error, "partition failed, restarting")
                 }
-                Reaction::Park => tracing::error!(partition = %id, %generation, %error, "partition cannot go on"),
+                // Said when it is parked.
+                Reaction::Park => {}
             }
             let id = id.clone();
             ctx.run_later(LAST_BREATH, move |supervisor, _| {

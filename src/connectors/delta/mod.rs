@@ -95,6 +95,12 @@ impl SinkKind for Delta {
         Guarantee::ExactlyOnce
     }
 
+    fn whereabouts(&self, config: &Value) -> Option<String> {
+        let table = config["table"].as_str()?;
+        let look = format!("python -c \"from deltalake import DeltaTable; print(DeltaTable('{table}').to_pandas())\"");
+        Some(format!("the Delta table is at {table}; with `pip install deltalake pandas`, look at it by: {look}"))
+    }
+
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError> {
         let config = match Config::deserialize(config) {
             Ok(config) => config,

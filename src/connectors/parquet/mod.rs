@@ -86,6 +86,11 @@ impl SinkKind for Parquet {
         Guarantee::ExactlyOnce
     }
 
+    fn whereabouts(&self, config: &Value) -> Option<String> {
+        let path = config["path"].as_str()?;
+        Some(format!("the Parquet files are below {path}; names that start with _ are the sink's own"))
+    }
+
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError> {
         let config = match Config::deserialize(config) {
             Ok(config) => config,

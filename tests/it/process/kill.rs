@@ -169,9 +169,8 @@ fn kill_at(
     let unsettled = || broker.queue("animals").unsettled as usize;
     // All accepted, or ended by itself: there is nothing left to hit.
     let over = |process: &mut Process| process.has_ended() || broker.queue("animals").accepted >= messages;
-    let working = until(Duration::from_secs(60), "work in hand", || {
-        (unsettled() > 0 || over(process)).then(|| !over(process))
-    });
+    let working =
+        until(Duration::from_secs(60), "work in hand", || (unsettled() > 0 || over(process)).then(|| !over(process)));
     if !working {
         return None;
     }
