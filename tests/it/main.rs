@@ -1,0 +1,3 @@
+//! The integration tests: one binary, because each would link everything again.
+
+mod topology;
