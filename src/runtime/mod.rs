@@ -165,8 +165,14 @@ pub async fn start(topology: Topology, options: Options) -> Result<Running, Star
             built: coordinator.clone().recipient(),
             report: coordinator.recipient(),
         };
-        let run =
-            Run { done: Some(done), draining: false, ending: None, bounded_out: BTreeSet::new(), drain_failure: None };
+        let run = Run {
+            done: Some(done),
+            draining: false,
+            ending: None,
+            bounded_out: BTreeSet::new(),
+            all_closed: false,
+            drain_failure: None,
+        };
         SupervisorActor { plan: plan.clone(), arbiters, coordinator: Some(coordinator), partitions, run }
     });
     Ok(Running { control: supervisor.recipient(), done: ended, status })
