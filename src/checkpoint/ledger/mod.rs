@@ -506,7 +506,7 @@ impl Ledger {
             return;
         }
         member.generation = generation;
-        let recovery = match recover(&self.log, partition, shown) {
+        let recovery = match recover(&self.log, partition, shown, now.wall) {
             Ok(recovery) => recovery,
             Err(inconsistent) => {
                 let reason = Inconsistent::to_string(&inconsistent);
