@@ -128,7 +128,7 @@ async fn bare(address: &str, messages: u64) {
                 unsettled.push(DeliveryInfo::from(&delivery));
                 got += 1;
                 if unsettled.len() >= 1_000 || got == mine {
-                    receiver.accept_all(unsettled.drain(..).collect::<Vec<_>>()).await.expect("accepted");
+                    receiver.accept_all(std::mem::take(&mut unsettled)).await.expect("accepted");
                 }
             }
             let _ = receiver.close().await;
