@@ -44,7 +44,12 @@ impl World {
             let entry = entries.get(&number).map(|entry| entry.get().clone());
             entry.ok_or_else(|| Violation(format!("the log has no entry {number}, though it goes on after it")))
         };
-        (newest.get().floor..=last).map(read).collect()
+        let floor = newest.get().floor;
+        let mut all: Vec<_> = (floor..=last).map(read).collect::<Result<_>>()?;
+        if removed(Rule::NothingBelowFloor) {
+            all.splice(0..0, entries.range(..floor).map(|(_, entry)| entry.get().clone()));
+        }
+        Ok(all)
     }
 
     /// A process takes the log over (R1), and fills its `Seen` (R3).
