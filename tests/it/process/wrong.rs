@@ -137,7 +137,9 @@ fn ids_that_collide_or_are_missing_are_in_the_dead_letter() {
         let mut connection = Connection::open("sender", broker.url().as_str()).await.expect("a connection");
         let mut session = Session::begin(&mut connection).await.expect("a session");
         let mut sender = Sender::attach(&mut session, "sender", "animals").await.expect("a link");
-        for (id, body) in [(Some("m1"), "one"), (Some("m1"), "another"), (Some("m2"), "two"), (Some("m2"), "two"), (None, "nameless")] {
+        for (id, body) in
+            [(Some("m1"), "one"), (Some("m1"), "another"), (Some("m2"), "two"), (Some("m2"), "two"), (None, "nameless")]
+        {
             let mut properties = Properties::builder();
             if let Some(id) = id {
                 properties = properties.message_id(id.to_owned());
@@ -156,7 +158,10 @@ fn ids_that_collide_or_are_missing_are_in_the_dead_letter() {
     assert!(ended.text.contains("rejected 2"), "{}", ended.text);
     let rows = table::delta_ids(&lab.path("lake"));
     assert_eq!(rows, [("m1".to_owned(), 1), ("m2".to_owned(), 1)].into());
-    assert_eq!(dead_letters(&lab), [("id_collision".to_owned(), "another".to_owned()), ("missing_id".to_owned(), "nameless".to_owned())].into());
+    assert_eq!(
+        dead_letters(&lab),
+        [("id_collision".to_owned(), "another".to_owned()), ("missing_id".to_owned(), "nameless".to_owned())].into()
+    );
 }
 
 /// Reason and original body of what is in the dead letter.
@@ -166,7 +171,8 @@ fn dead_letters(lab: &Lab) -> BTreeMap<String, String> {
     files.retain(|path| path.extension().is_some_and(|e| e == "parquet"));
     for file in files {
         let file = fs::File::open(file).expect("a file");
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).and_then(|builder| builder.build()).expect("Parquet");
+        let reader =
+            ParquetRecordBatchReaderBuilder::try_new(file).and_then(|builder| builder.build()).expect("Parquet");
         for batch in reader {
             let batch = batch.expect("rows");
             let reasons = batch.column_by_name("reason").expect("a reason").as_string::<i32>();
