@@ -125,7 +125,7 @@ impl Handler<Resume> for ReceiverActor {
 async fn connect(mut source: Box<dyn Source>, status: &Status, partition: &crate::flow::PartitionId) -> Result<Link> {
     const PATIENCE: Duration = Duration::from_secs(300);
     let started = clock::now();
-    let seed = u64::from(partition.index) ^ started.elapsed().as_nanos() as u64;
+    let seed = u64::from(partition.index);
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1), seed);
     let mut patient = true;
     let mut told = false;

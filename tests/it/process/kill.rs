@@ -317,3 +317,32 @@ fn terminated_in_the_middle() {
     check(&lab, Sinks::Both, messages);
     assert!(Path::new(&lab.path("lake/_delta_log")).exists());
 }
+
+/// Connections cut again and again while messages are unsettled: the process goes on by itself, and nothing is lost,
+/// doubled or rejected.
+#[test]
+fn connections_cut_in_the_middle() {
+    let (cuts, messages) = (8, 8_000);
+    let lab = Lab::new();
+    let feed: Feed = serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages })).expect("a feed");
+    let broker = Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
+    let queue = || broker.queue("animals");
+    // The feed is a client too: a cut would end it.
+    until(Duration::from_secs(120), "all messages in the queue", || (queue().received == messages).then_some(()));
+    topology(&lab, &broker, Sinks::Both, messages);
+    let mut process = lab.start(&["start", "topology.yaml"]);
+    for _ in 0..cuts {
+        let working = until(Duration::from_secs(60), "work in hand", || {
+            (queue().unsettled > 0 || process.has_ended() || queue().accepted == messages).then(|| queue().unsettled > 0)
+        });
+        if working {
+            broker.kill_connections();
+            until(Duration::from_secs(60), "the cut", || (queue().unsettled == 0).then_some(()));
+        }
+    }
+    until(Duration::from_secs(120), "the rest", || (queue().accepted >= messages || process.has_ended()).then_some(()));
+    process.signal("TERM");
+    let ended = process.wait(Duration::from_secs(60));
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    check(&lab, Sinks::Both, messages);
+}
