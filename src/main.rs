@@ -1,3 +1,10 @@
-//! The binary.
+//! The binary: hands the standard registry to the command line.
 
-fn main() {}
+use std::process::ExitCode;
+
+use distributary::flow::registry::Registry;
+use distributary::{cli, connectors, translators};
+
+fn main() -> ExitCode {
+    cli::main(&translators::register(connectors::register(Registry::default())))
+}

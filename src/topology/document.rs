@@ -18,6 +18,11 @@ const MAX_DEPTH: usize = 64;
 /// What the tree may weigh, aliases copied out: a bound on the memory that a small file can ask for.
 const MAX_WEIGHT: usize = 16 << 20;
 
+/// One value of a configuration, as it would stand in a topology file: for the command line.
+pub fn fragment<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_yaml::from_str(text).map_err(|error| error.to_string())
+}
+
 /// The tree of `text`. What is wrong but leaves a tree is reported beside it; `None`: there is none.
 pub(super) fn read(text: &str, report: &mut Report) -> Option<Node> {
     if text.len() > MAX_WEIGHT {

@@ -43,11 +43,12 @@ mod substitution;
 mod tree;
 mod violation;
 
+pub use document::fragment;
 pub use problem::{Problem, Problems};
 pub use schema::json_schema;
 pub use settings::{
-    BackoffRange, BodyFormat, BrokerConfig, Checkpoint, Feed, GiveUp, IdentityPolicy, MissingId, OnCollision,
-    StoreConfig, Supervision, TelemetryConfig,
+    BackoffRange, BrokerConfig, Checkpoint, GiveUp, IdentityPolicy, MissingId, OnCollision, StoreConfig, Supervision,
+    TelemetryConfig,
 };
 pub use substitution::{Environment, ProcessEnvironment};
 

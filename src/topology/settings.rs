@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 
+use crate::payload::Feed;
 use crate::units::{Size, Span};
 
 /// When epochs end, and where the checkpoint log is kept.
@@ -224,42 +224,6 @@ impl Default for BrokerConfig {
     }
 }
 
-/// Messages for one queue of the embedded broker.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Feed {
-    /// The queue.
-    #[schemars(length(min = 1))]
-    pub queue: String,
-    /// What they say: the name of a payload, or a template.
-    #[schemars(schema_with = "payload")]
-    pub payload: Value,
-    /// What kind of body they have.
-    #[serde(default)]
-    pub format: BodyFormat,
-    /// How many.
-    pub count: u64,
-    /// How many a second at most; left out: as fast as the broker takes them.
-    #[serde(default)]
-    #[schemars(range(min = 0.001))]
-    pub rate: Option<f64>,
-    /// How often its progress is logged; left out: never.
-    #[serde(default, with = "optional_span")]
-    #[schemars(with = "Option<Span>")]
-    pub log_every: Option<Duration>,
-}
-
-/// The kind of a message's body.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BodyFormat {
-    /// A string.
-    #[default]
-    Text,
-    /// Bytes.
-    Binary,
-}
-
 /// What every receiver has beside its kind's own fields.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -341,10 +305,6 @@ impl JsonSchema for Listen {
     fn inline_schema() -> bool {
         true
     }
-}
-
-fn payload(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": ["string", "object"] })
 }
 
 /// [`Duration`]s as people write them.

@@ -1,0 +1,572 @@
+//! The state machine of all partitions' checkpoints: facts in, decisions out, no I/O, no clock.
+//!
+//! Partitions checkpoint in *rounds*, so that those that write to one table can be committed as one version of it; but no
+//! partition waits for a sick one. A report that comes too late for its round has a round of its own (protocol C22).
+//! At most one create is outstanding (R1), and nobody recovers while one names it (R2).
+
+mod entry;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Begun, Entry, Inconsistent, Kind, Log, Newest, recover};
+use crate::flow::{Committed, Digest, Epoch, Generation, Identity, PartitionId, Prepared, StageName, Tick, Verdict};
+
+pub use types::{Action, Commit, Event, LedgerConfig, Now, Seens, SinkReport, Tree};
+
+/// Everything the coordinator knows.
+#[derive(Clone, Debug, Hash)]
+pub struct Ledger {
+    config: LedgerConfig,
+    begun: Origin,
+    log: Log,
+    members: BTreeMap<PartitionId, Member>,
+    round: Option<Round>,
+    /// When the next round starts by itself, and when the last one started.
+    timer: Tick,
+    last_round: Option<Tick>,
+    wanted: bool,
+    draining: bool,
+    /// The create that has no answer yet.
+    outstanding: Option<Box<Entry>>,
+    lost: bool,
+}
+
+/// What this process writes into every entry.
+#[derive(Clone, Debug, Hash)]
+struct Origin {
+    session: uuid::Uuid,
+    store: crate::flow::StoreId,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Round {
+    awaited: BTreeSet<PartitionId>,
+    deadline: Tick,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// No generation. `free`: nothing outstanding names it, so it may recover.
+    Down { free: bool },
+    /// Its newest part is being committed where it lacks.
+    Replaying,
+    /// A generation is at work.
+    Living,
+    /// Its end was asked for: nothing that it says counts any more.
+    Failing,
+    /// Given up until the process restarts.
+    Parked,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Member {
+    phase: Phase,
+    generation: Generation,
+    /// The epoch that its receiver fills.
+    filling: Epoch,
+    /// Triggered; not all have reported.
+    collecting: Option<Collecting>,
+    /// All have reported; it waits for an entry.
+    report: Option<Report>,
+    /// Stored; not all sinks have committed.
+    committing: Option<Committing>,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Collecting {
+    epoch: Epoch,
+    since: Tick,
+    reports: BTreeMap<StageName, SinkReport>,
+    /// What was rejected, once all sinks but the dead letter have reported.
+    rejected: Option<BTreeSet<Identity>>,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Report {
+    epoch: Epoch,
+    rejected: BTreeSet<Identity>,
+    cursors: Vec<(Identity, u64)>,
+    sinks: BTreeMap<StageName, Prepared>,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Committing {
+    epoch: Epoch,
+    left: BTreeSet<StageName>,
+}
+
+impl Ledger {
+    /// The ledger of a process that has taken the log over. `partitions` are those that the topology has; those that only
+    /// the log knows are recovered too (protocol R3). Every partition starts as down.
+    pub fn new(
+        config: LedgerConfig,
+        begun: &Begun,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        now: Now,
+    ) -> Self {
+        let known = begun.log.base.keys().chain(begun.log.newest.keys()).cloned();
+        let members = partitions.into_iter().chain(known).map(|partition| {
+            // Until its sinks have been asked, the newest part counts as not committed by any of them.
+            let committing = begun.log.newest.get(&partition).map(|newest| Committing {
+                epoch: newest.part.epoch,
+                left: newest.part.sinks.keys().cloned().collect(),
+            });
+            let member = Member {
+                phase: Phase::Down { free: true },
+                generation: Generation(0),
+                filling: Epoch(0),
+                collecting: None,
+                report: None,
+                committing,
+            };
+            (partition, member)
+        });
+        Self {
+            begun: Origin { session: begun.session, store: begun.store },
+            log: begun.log.clone(),
+            members: members.collect(),
+            round: None,
+            timer: Tick(now.tick.0 + config.interval),
+            last_round: None,
+            wanted: false,
+            draining: false,
+            outstanding: None,
+            lost: false,
+            config,
+        }
+    }
+
+    /// Every partition: those of the topology, and those that only the log knows.
+    pub fn partitions(&self) -> impl Iterator<Item = &PartitionId> {
+        self.members.keys()
+    }
+
+    /// The log as far as this process knows it.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Whether `sink` has a part in this log, or was adopted (protocol R7).
+    pub fn is_adopted(&self, sink: &StageName) -> bool {
+        self.log.adopted.contains(sink)
+    }
+
+    /// When [`Event::Timer`] is due at the latest.
+    pub fn wake_at(&self) -> Tick {
+        let round = self.round.as_ref().map(|round| round.deadline);
+        let wanted = (self.wanted && self.round.is_none()).then(|| self.earliest_round());
+        let timeouts = self.members.values().filter_map(|m| m.collecting.as_ref());
+        let timeouts = timeouts.map(|c| Tick(c.since.0 + self.config.timeout));
+        timeouts.chain(round).chain(wanted).chain([self.timer]).min().expect("the timer")
+    }
+
+    /// A fact; what follows from it.
+    pub fn on(&mut self, event: Event, now: Now, seens: &mut Seens<'_>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.lost {
+            return actions;
+        }
+        match event {
+            Event::Timer => {}
+            Event::Wanted { urgent } => {
+                self.wanted = true;
+                if urgent {
+                    self.last_round = None;
+                }
+            }
+            Event::Drain => self.draining = true,
+            Event::Prepared { partition, generation, epoch, sink, report } => {
+                self.prepared(&partition, generation, epoch, sink, report, &mut actions);
+            }
+            Event::Stored { number, newest } => self.stored(number, newest, seens, now, &mut actions),
+            Event::Foreign { number } => {
+                if self.outstanding.as_ref().is_some_and(|entry| entry.number == number) {
+                    self.lost = true;
+                    return vec![Action::LostLog { number }];
+                }
+            }
+            Event::Committed { partition, generation, epoch, sink } => {
+                let Some(member) = self.members.get_mut(&partition) else { return actions };
+                let committing = member.committing.as_mut().filter(|c| c.epoch == epoch);
+                if let Some(committing) = committing.filter(|_| member.generation == generation) {
+                    committing.left.remove(&sink);
+                    self.complete_if_done(&partition, seens, now, &mut actions);
+                }
+            }
+            Event::Down { partition, generation } => self.down(&partition, generation, seens, now, &mut actions),
+            Event::Opened { partition, generation, shown } => {
+                self.opened(&partition, generation, &shown, seens, now, &mut actions);
+            }
+            Event::Parked { partition } => {
+                if let Some(member) = self.members.get_mut(&partition) {
+                    member.phase = Phase::Parked;
+                }
+            }
+            Event::Ended => self.ended(seens, now, &mut actions),
+        }
+        self.advance(seens, now, &mut actions);
+        actions
+    }
+
+    /// Whether nothing is on its way that a drain must wait for.
+    pub fn is_quiet(&self, seens: &Seens<'_>) -> bool {
+        self.outstanding.is_none()
+            && self.members.iter().all(|(partition, m)| {
+                m.phase != Phase::Living
+                    || (m.collecting.is_none() && m.report.is_none() && m.committing.is_none())
+                        && !has_open(seens, partition, m.filling)
+            })
+    }
+
+    /// Rounds, timeouts, and the next entry.
+    fn advance(&mut self, seens: &mut Seens<'_>, now: Now, actions: &mut Vec<Action>) {
+        for (partition, member) in &mut self.members {
+            let late = member.collecting.as_ref().is_some_and(|c| now.tick.0 >= c.since.0 + self.config.timeout);
+            if late && member.phase == Phase::Living {
+                member.collecting = None;
+                member.phase = Phase::Failing;
+                let reason = format!("no report of the checkpoint within {} ms", self.config.timeout);
+                actions.push(Action::Restart { partition: partition.clone(), generation: member.generation, reason });
+            }
+        }
+        if now.tick >= self.timer {
+            self.timer = Tick(now.tick.0 + self.config.interval);
+            self.trigger(seens, now, actions);
+        }
+        // A want joins the open round; without one it waits until rounds are far enough apart.
+        if self.wanted && (self.round.is_some() || now.tick >= self.earliest_round()) || self.draining {
+            self.wanted = false;
+            self.trigger(seens, now, actions);
+        }
+        if let Some(round) = &mut self.round {
+            round.awaited.retain(|partition| self.members[partition].collecting.is_some());
+            if round.awaited.is_empty() || now.tick >= round.deadline {
+                self.round = None;
+            }
+        }
+        if self.round.is_none() && self.outstanding.is_none() {
+            self.create_epochs(seens, now, actions);
+        }
+    }
+
+    fn earliest_round(&self) -> Tick {
+        self.last_round.map_or(Tick(0), |last| Tick(last.0 + self.config.round_gap))
+    }
+
+    /// Triggers every living partition that has something open and no report waiting.
+    fn trigger(&mut self, seens: &Seens<'_>, now: Now, actions: &mut Vec<Action>) {
+        let mut triggered = BTreeSet::new();
+        for (partition, member) in &mut self.members {
+            let ready = member.phase == Phase::Living && member.collecting.is_none() && member.report.is_none();
+            if !ready {
+                continue;
+            }
+            // Without an exactly-once sink there are no identities, so whether something is open is not known here.
+            let tree = self.config.trees.get(&partition.receiver);
+            let unknown = tree.is_some_and(|tree| tree.exactly_once.is_empty());
+            if !unknown && !has_open(seens, partition, member.filling) {
+                continue;
+            }
+            let epoch = member.filling;
+            member.filling = epoch.next();
+            member.collecting = Some(Collecting { epoch, since: now.tick, reports: BTreeMap::new(), rejected: None });
+            let (partition, generation) = (partition.clone(), member.generation);
+            actions.push(Action::Trigger { partition: partition.clone(), generation, epoch });
+            triggered.insert(partition);
+        }
+        if triggered.is_empty() {
+            return;
+        }
+        self.last_round = Some(now.tick);
+        let deadline = Tick(now.tick.0 + self.config.round_limit());
+        let round = self.round.get_or_insert(Round { awaited: BTreeSet::new(), deadline });
+        round.awaited.append(&mut triggered);
+    }
+
+    fn prepared(
+        &mut self,
+        partition: &PartitionId,
+        generation: Generation,
+        epoch: Epoch,
+        sink: StageName,
+        report: SinkReport,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(tree) = self.config.trees.get(&partition.receiver) else { return };
+        let Some(member) = self.members.get_mut(partition) else { return };
+        if member.generation != generation || member.phase != Phase::Living {
+            return;
+        }
+        let Some(collecting) = member.collecting.as_mut().filter(|c| c.epoch == epoch) else { return };
+        collecting.reports.insert(sink, report);
+
+        let verdict = collecting.verdict(tree, partition, generation);
+        match verdict {
+            Tallied::Incomplete => {}
+            Tallied::AskDeadLetter(action) => actions.push(action),
+            Tallied::Mismatch(reason) => {
+                member.collecting = None;
+                member.phase = Phase::Failing;
+                actions.push(Action::Restart { partition: partition.clone(), generation, reason });
+            }
+            Tallied::Complete(report) => {
+                member.collecting = None;
+                // Without an exactly-once sink nothing is stored: the sinks have accepted what they flushed.
+                if !tree.exactly_once.is_empty() {
+                    member.report = Some(report);
+                }
+            }
+        }
+    }
+
+    fn stored(&mut self, number: u64, newest: u64, seens: &mut Seens<'_>, now: Now, actions: &mut Vec<Action>) {
+        let Some(entry) = self.outstanding.take_if(|entry| entry.number == number) else { return };
+        if newest > number {
+            self.lost = true;
+            actions.push(Action::LostLog { number: newest });
+            return;
+        }
+        let old_floor = self.log.floor;
+        self.log.apply(&entry);
+        for (receiver, seen) in seens.iter_mut() {
+            for part in entry.parts.iter().filter(|part| part.partition.receiver == *receiver) {
+                let rejected: Vec<_> = part.ids.iter().filter(|(_, rejected)| *rejected).map(|(id, _)| *id).collect();
+                seen.committing(part.partition.index, part.epoch, number, &rejected, &part.cursors);
+            }
+            seen.copied(entry.floor, number);
+        }
+        if entry.floor > old_floor {
+            actions.push(Action::Delete { from: old_floor, below: entry.floor });
+        }
+        if entry.kind == Kind::Drained {
+            actions.push(Action::Drained { written: true });
+            return;
+        }
+        let mut group: BTreeMap<StageName, usize> = BTreeMap::new();
+        let living = |ledger: &Self, part: &super::Part| {
+            ledger
+                .members
+                .get(&part.partition)
+                .is_some_and(|m| m.phase == Phase::Living && m.generation == part.generation)
+        };
+        for part in entry.parts.iter().filter(|part| living(self, part)) {
+            for sink in part.sinks.keys() {
+                *group.entry(sink.clone()).or_default() += 1;
+            }
+        }
+        for part in &entry.parts {
+            let alive = living(self, part);
+            let member = self.members.get_mut(&part.partition).expect("a member whose report was stored");
+            member.committing = Some(Committing { epoch: part.epoch, left: part.sinks.keys().cloned().collect() });
+            if alive {
+                actions.push(self.commit(&part.partition, part.sinks.keys().cloned().collect(), &group));
+                self.complete_if_done(&part.partition, seens, now, actions);
+            } else if member.phase == (Phase::Down { free: false }) {
+                self.release(&part.partition, seens, actions);
+            }
+        }
+    }
+
+    /// The commit of a partition's newest part, in these sinks.
+    fn commit(
+        &self,
+        partition: &PartitionId,
+        sinks: BTreeSet<StageName>,
+        group: &BTreeMap<StageName, usize>,
+    ) -> Action {
+        let Newest { part, base, .. } = &self.log.newest[partition];
+        let commits = part.sinks.iter().filter(|(sink, _)| sinks.contains(*sink));
+        let commits = commits.map(|(sink, prepared)| {
+            let group = group.get(sink).copied().unwrap_or(1);
+            (sink.clone(), Commit { base: base.shown(sink), prepared: prepared.clone(), group })
+        });
+        let generation = self.members[partition].generation;
+        Action::Commit { partition: partition.clone(), generation, epoch: part.epoch, commits: commits.collect() }
+    }
+
+    fn complete_if_done(
+        &mut self,
+        partition: &PartitionId,
+        seens: &mut Seens<'_>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(member) = self.members.get_mut(partition) else { return };
+        let Some(done) = member.committing.take_if(|c| c.left.is_empty()) else { return };
+        if let Some(seen) = seens.get_mut(&partition.receiver) {
+            let verdicts = seen.committed(partition.index, done.epoch, now.wall);
+            actions.extend(tell(&partition.receiver, verdicts));
+        }
+        match member.phase {
+            Phase::Living => {
+                let (partition, generation) = (partition.clone(), member.generation);
+                let messages = self.log.newest.get(&partition).map_or(0, |newest| newest.part.messages);
+                actions.push(Action::Complete { partition, generation, epoch: done.epoch, messages });
+            }
+            Phase::Replaying => {
+                member.phase = Phase::Living;
+                let (partition, generation, next) = (partition.clone(), member.generation, member.filling);
+                actions.push(Action::Resume { partition, generation, next });
+            }
+            Phase::Down { .. } | Phase::Failing | Phase::Parked => {}
+        }
+    }
+
+    fn down(
+        &mut self,
+        partition: &PartitionId,
+        generation: Generation,
+        seens: &mut Seens<'_>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(member) = self.members.get_mut(partition) else { return };
+        match member.phase {
+            // It died before its sinks had answered: nothing of it is anywhere.
+            Phase::Down { free: true } => {
+                actions.push(Action::MayRecover { partition: partition.clone() });
+                return;
+            }
+            Phase::Down { free: false } | Phase::Parked => return,
+            Phase::Replaying | Phase::Living | Phase::Failing if member.generation != generation => return,
+            Phase::Replaying | Phase::Living | Phase::Failing => {}
+        }
+        member.phase = Phase::Down { free: false };
+        member.collecting = None;
+        member.report = None;
+        if let Some(seen) = seens.get_mut(&partition.receiver) {
+            seen.link_down(partition.index, generation, now.wall);
+        }
+        if !self.is_named(partition) {
+            self.release(partition, seens, actions);
+        }
+    }
+
+    /// Whether the outstanding create names this partition.
+    fn is_named(&self, partition: &PartitionId) -> bool {
+        self.outstanding.iter().flat_map(|entry| &entry.parts).any(|part| part.partition == *partition)
+    }
+
+    /// Nothing of its dead generation can be stored any more.
+    fn release(&mut self, partition: &PartitionId, seens: &mut Seens<'_>, actions: &mut Vec<Action>) {
+        self.members.get_mut(partition).expect("a member that is down").phase = Phase::Down { free: true };
+        if let Some(seen) = seens.get_mut(&partition.receiver) {
+            actions.extend(tell(&partition.receiver, seen.free(partition.index)));
+        }
+        actions.push(Action::MayRecover { partition: partition.clone() });
+    }
+
+    fn opened(
+        &mut self,
+        partition: &PartitionId,
+        generation: Generation,
+        shown: &BTreeMap<StageName, Committed>,
+        seens: &mut Seens<'_>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(member) = self.members.get_mut(partition) else { return };
+        if member.phase != (Phase::Down { free: true }) {
+            return;
+        }
+        member.generation = generation;
+        let recovery = match recover(&self.log, partition, shown) {
+            Ok(recovery) => recovery,
+            Err(inconsistent) => {
+                let reason = Inconsistent::to_string(&inconsistent);
+                actions.push(Action::Park { partition: partition.clone(), generation, reason });
+                return;
+            }
+        };
+        member.filling = recovery.next;
+        member.phase = Phase::Replaying;
+        let epoch = self.log.newest.get(partition).map(|newest| newest.part.epoch);
+        match epoch {
+            // Asked before in this process and done since: nothing is committing, and nothing is to be replayed.
+            Some(epoch) if member.committing.is_some() || !recovery.replay.is_empty() => {
+                member.committing = Some(Committing { epoch, left: recovery.replay.clone() });
+                if recovery.replay.is_empty() {
+                    self.complete_if_done(partition, seens, now, actions);
+                } else {
+                    actions.push(self.commit(partition, recovery.replay, &BTreeMap::new()));
+                }
+            }
+            _ => {
+                member.committing = None;
+                member.phase = Phase::Living;
+                let (partition, next) = (partition.clone(), member.filling);
+                actions.push(Action::Resume { partition, generation, next });
+            }
+        }
+    }
+}
+
+/// What the reports of an epoch add up to.
+enum Tallied {
+    Incomplete,
+    AskDeadLetter(Action),
+    Mismatch(String),
+    Complete(Report),
+}
+
+impl Collecting {
+    /// Protocol R6: what each branch holds and what was rejected on its way must be all that the receiver sent, and the
+    /// dead letter must have exactly what was rejected.
+    fn verdict(&mut self, tree: &Tree, partition: &PartitionId, generation: Generation) -> Tallied {
+        let dead_letter = tree.dead_letter.as_ref();
+        if !tree.sinks.iter().all(|sink| self.reports.contains_key(sink)) {
+            return Tallied::Incomplete;
+        }
+        if self.rejected.is_none() {
+            let mut rejected = BTreeSet::new();
+            for sink in &tree.sinks {
+                let report = &self.reports[sink];
+                let mut found = report.held;
+                let own = report.rejected_before.iter().chain(&report.rejected);
+                own.clone().for_each(|identity| found.add(*identity));
+                if found != report.sent {
+                    let (found, sent) = (found.count, report.sent.count);
+                    return Tallied::Mismatch(format!(
+                        "sink '{sink}' accounts for {found} of {sent} messages of epoch {}",
+                        self.epoch
+                    ));
+                }
+                rejected.extend(own.copied());
+            }
+            let ask = !rejected.is_empty() && dead_letter.is_some();
+            self.rejected = Some(rejected.clone());
+            if ask {
+                let (partition, epoch) = (partition.clone(), self.epoch);
+                let rejected = rejected.into_iter().collect();
+                return Tallied::AskDeadLetter(Action::PrepareDeadLetter { partition, generation, epoch, rejected });
+            }
+        }
+        let rejected = self.rejected.clone().unwrap_or_default();
+        if let Some(dead_letter) = dead_letter.filter(|_| !rejected.is_empty()) {
+            let Some(report) = self.reports.get(dead_letter) else { return Tallied::Incomplete };
+            if report.held != Digest::of(&rejected) {
+                let (has, of) = (report.held.count, rejected.len());
+                return Tallied::Mismatch(format!(
+                    "the dead letter has {has} of {of} rejected messages of epoch {}",
+                    self.epoch
+                ));
+            }
+        }
+        let cursors =
+            self.reports.values().map(|report| &report.cursors).max_by_key(|c| c.len()).cloned().unwrap_or_default();
+        let sinks = std::mem::take(&mut self.reports).into_iter().filter(|(sink, _)| tree.exactly_once.contains(sink));
+        let sinks = sinks.filter_map(|(sink, report)| Some((sink, report.prepared?))).collect();
+        Tallied::Complete(Report { epoch: self.epoch, rejected, cursors, sinks })
+    }
+}
+
+fn tell(receiver: &StageName, verdicts: Vec<Verdict>) -> impl Iterator<Item = Action> + '_ {
+    verdicts.into_iter().map(|verdict| Action::Tell { receiver: receiver.clone(), verdict })
+}
+
+fn has_open(seens: &Seens<'_>, partition: &PartitionId, epoch: Epoch) -> bool {
+    seens.get(&partition.receiver).is_some_and(|seen| seen.has_open(partition.index, epoch))
+}

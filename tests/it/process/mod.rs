@@ -1,0 +1,5 @@
+//! The binary as an operator meets it: started, stopped, killed, given wrong input.
+
+mod kill;
+mod run;
+mod table;
