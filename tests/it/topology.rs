@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use distributary::flow::StageName;
-use distributary::flow::registry::Guarantee;
+use distributary::flow::registry::{Guarantee, Registry};
 use distributary::topology::{
     BatcherStage, Environment, MissingId, OnCollision, Stage, StoreConfig, Topology, dead_letter_schema, json_schema,
     load,
@@ -495,6 +495,53 @@ fn the_dead_letter_holds_what_an_arrow_map_builder_makes() {
     let schema = dead_letter_schema();
     assert_eq!(builder.finish().data_type(), schema.field_with_name("properties").expect("there").data_type());
     assert_eq!(schema.field_with_name("value").expect("there").data_type(), &DataType::Binary);
+}
+
+fn standard() -> Registry {
+    distributary::translators::register(distributary::connectors::register(Registry::default()))
+}
+
+#[test]
+fn every_topology_that_comes_with_the_program_is_accepted() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("topologies");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).expect("the folder") {
+        let path = file.expect("a file").path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            count += 1;
+            let text = std::fs::read_to_string(&path).expect("its text");
+            if let Err(problems) = load(&text, &path.display().to_string(), &Given::default(), &standard()) {
+                panic!("{problems}");
+            }
+        }
+    }
+    assert!(count >= 5);
+}
+
+#[test]
+fn the_example_of_every_kind_is_accepted() {
+    let registry = standard();
+    let below = |example: &str| example.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let whole = |receiver: &str, more: &str, from: &str, sink: &str| {
+        format!(
+            "topology: t\nreceivers:\n  orders:\n{}{more}\nsinks:\n  last:\n    from: {from}\n{}\ncheckpoint: {{ store: memory }}",
+            below(receiver),
+            below(sink)
+        )
+    };
+    let receiver = registry.sources()["generator"].example();
+    let console = registry.sinks()["console"].example();
+    let mut texts: Vec<String> =
+        registry.sources().values().map(|kind| whole(kind.example(), "", "orders", console)).collect();
+    texts.extend(registry.translators().values().map(|kind| {
+        whole(receiver, &format!("translators:\n  parsed:\n{}", below(kind.example())), "parsed", console)
+    }));
+    texts.extend(registry.sinks().values().map(|kind| whole(receiver, "", "orders", kind.example())));
+    for text in texts {
+        if let Err(problems) = load(&text, "t.yaml", &Given::default(), &registry) {
+            panic!("{text}\n{problems}");
+        }
+    }
 }
 
 /// What random texts are made of.

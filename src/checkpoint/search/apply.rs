@@ -31,6 +31,7 @@ impl World {
             Step::Start { partitions } => self.start(model, partitions),
             Step::Second => self.start(model, model.partitions.len() as u8),
             Step::Empty => {
+                self.contradicted = true;
                 self.store = self.stores.len() as u8;
                 self.stores.push(Default::default());
                 Ok(())
@@ -125,11 +126,13 @@ impl World {
         self.hears_nothing_stale(model, process, index, generation)
     }
 
-    /// I6: whatever else a dead generation says, the ledger and `Seen` stay as they are.
+    /// I6: whatever else a dead generation says, the ledger and `Seen` are as if only time had passed.
     fn hears_nothing_stale(&self, model: &Model, process: u8, partition: u8, generation: u8) -> Result {
         if !self.lives(process) {
             return Ok(());
         }
+        let mut quiet = self.clone();
+        quiet.feed(model, process, Event::Timer, NOW)?;
         let mut other = self.clone();
         let id = model.partition(partition).clone();
         let generation = Generation(u64::from(generation));
@@ -140,7 +143,7 @@ impl World {
                 other.feed(model, process, Event::Prepared { partition, generation, epoch, sink, report }, NOW)?;
             }
         }
-        let (before, after) = (self.process(process), other.process(process));
+        let (before, after) = (quiet.process(process), other.process(process));
         Ok(invariants::unmoved(&(&before.ledger, &before.seen), &(&after.ledger, &after.seen))?)
     }
 
@@ -256,6 +259,7 @@ impl World {
 
     /// `runtime state FILE reset`, while no process lives.
     fn reset(&mut self, model: &Model, partition: u8, dropped: bool) -> Result {
+        self.contradicted = true;
         let entries = self.entries(self.store)?;
         let id = model.partition(partition);
         let shown = self.shown(model, self.store, partition);
@@ -345,7 +349,7 @@ impl World {
             }
         }
         let same = self.tables == before.tables && self.stores == before.stores;
-        if !model.may_park && !same {
+        if !self.contradicted && !same {
             self.can_recover(model)?;
         }
         Ok(())

@@ -366,8 +366,8 @@ fn c10_one_txn_for_two_chains_lost() {
     prevents(
         Rule::OwnTxn,
         "I1",
-        // The recovery check would find it earlier: only what the schedule does is of interest.
-        Scope { may_park: true, ..scope() },
+        // That nobody could recover would be found earlier: of interest is what becomes of the message.
+        Scope { contradicted: true, ..scope() },
         "a process starts
          1:p0 opens generation 1
          1:p1 opens generation 1
@@ -536,7 +536,7 @@ fn c16c_a_new_incarnation_meets_old_numbers_lost() {
     prevents(
         Rule::OwnTxn,
         "I1",
-        Scope { merge: true, may_park: true, ..scope() },
+        Scope { merge: true, ..scope() },
         "a process starts
          1:p0 opens generation 1
          m0 goes to 1:p0
@@ -584,7 +584,7 @@ fn c18a_reset_without_the_part_lost() {
     prevents(
         Rule::ResetRepeatsPart,
         "I1",
-        Scope { may_park: true, ..fan_out() },
+        fan_out(),
         "a process starts
          1:p0 opens generation 1
          m0 goes to 1:p0
@@ -607,7 +607,7 @@ fn c18b_reset_frees_ids_doubled() {
     prevents(
         Rule::ResetKeepsIds,
         "I3",
-        Scope { may_park: true, ..one() },
+        one(),
         "a process starts
          1:p0 opens generation 1
          m0 goes to 1:p0
@@ -655,7 +655,7 @@ fn c20_an_old_commit_lands_after_the_look_doubled() {
     prevents(
         Rule::LookForForeign,
         "I3",
-        Scope { versioned: true, may_park: true, ..one() },
+        Scope { versioned: true, ..one() },
         "a process starts
          1:p0 opens generation 1
          m0 goes to 1:p0

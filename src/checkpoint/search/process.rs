@@ -208,7 +208,7 @@ impl World {
                     self.end_process(id);
                     return Ok(());
                 }
-                if !model.may_park {
+                if !self.contradicted {
                     return Err(Violation(format!("a partition parks though nothing was lost: {reason}")));
                 }
                 let member = self.process_mut(id).partitions.get_mut(&(partition.index as u8));
@@ -394,7 +394,7 @@ impl World {
             self.end_process(id);
             return Ok(());
         }
-        if !model.may_park {
+        if !self.contradicted {
             return Err(Violation(format!("p{partition} parks though nothing was lost: {why}")));
         }
         let down = self.end_generation(id, partition);
