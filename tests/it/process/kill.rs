@@ -324,8 +324,10 @@ fn terminated_in_the_middle() {
 fn connections_cut_in_the_middle() {
     let (cuts, messages) = (8, 8_000);
     let lab = Lab::new();
-    let feed: Feed = serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages })).expect("a feed");
-    let broker = Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
+    let feed: Feed =
+        serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages })).expect("a feed");
+    let broker =
+        Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
     let queue = || broker.queue("animals");
     // The feed is a client too: a cut would end it.
     until(Duration::from_secs(120), "all messages in the queue", || (queue().received == messages).then_some(()));
@@ -333,7 +335,8 @@ fn connections_cut_in_the_middle() {
     let mut process = lab.start(&["start", "topology.yaml"]);
     for _ in 0..cuts {
         let working = until(Duration::from_secs(60), "work in hand", || {
-            (queue().unsettled > 0 || process.has_ended() || queue().accepted == messages).then(|| queue().unsettled > 0)
+            (queue().unsettled > 0 || process.has_ended() || queue().accepted == messages)
+                .then(|| queue().unsettled > 0)
         });
         if working {
             broker.kill_connections();
