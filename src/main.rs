@@ -1,3 +1,9 @@
-//! The binary.
+//! The binary: hands the standard registry to the command line.
 
-fn main() {}
+use std::process::ExitCode;
+
+use distributary::{cli, connectors, translators};
+
+fn main() -> ExitCode {
+    cli::main(&translators::register(connectors::register(Default::default())))
+}

@@ -29,6 +29,8 @@ impl Base {
 pub struct Newest {
     /// The entry's number.
     pub number: u64,
+    /// When the entry was written, in ms since the epoch.
+    pub written: i64,
     /// The part, without its identities: [`Seen`](crate::flow::Seen) has them.
     pub part: Part,
     /// Where the partition was before it.
@@ -97,7 +99,7 @@ impl Log {
                 *shown = part.epoch.max(*shown);
             }
             let bare = Part { ids: Vec::new(), cursors: Vec::new(), ..part.clone() };
-            let newest = Newest { number: entry.number, part: bare, base };
+            let newest = Newest { number: entry.number, written: entry.written, part: bare, base };
             self.newest.insert(part.partition.clone(), newest);
         }
         let floor = self.floor;

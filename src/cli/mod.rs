@@ -1,1 +1,128 @@
-//! The command line: one file per verb.
+//! The command line: one file per verb. A program that embeds the runtime calls [`main`] with a registry of its own.
+//!
+//! Every failure ends in one line that says what to do, and in an exit code of its own ([`Exit`]).
+
+mod broker;
+mod check;
+mod progress;
+mod start;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::flow::registry::Registry;
+use crate::telemetry::log;
+use crate::topology::{self, ProcessEnvironment, Topology};
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Drained, or the input ended.
+    Done = 0,
+    /// It could not go on.
+    Failed = 1,
+    /// The command line was wrong.
+    Usage = 2,
+    /// Another process has, or took, the checkpoint log.
+    LogLost = 3,
+    /// The topology file is not valid (`EX_CONFIG` of sysexits.h).
+    NotValid = 78,
+}
+
+#[derive(Parser)]
+#[command(
+    name = "runtime",
+    version,
+    about = "Carries messages from queues into Delta Lake and Parquet, exactly once.",
+    after_help = "Exit codes: 0 drained or input ended, 1 failed, 2 usage, 3 the checkpoint log belongs to another process, \
+                  78 the topology file is not valid."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+    /// What is logged: a level, or levels by component, like `info` or `amqp=debug,checkpoint=trace`.
+    #[arg(long, global = true, env = "RUNTIME_LOG", default_value = "info", value_name = "FILTER")]
+    log: log::Filter,
+    /// How it is logged: text or json.
+    #[arg(long, global = true, default_value_t = log::Format::Text, value_name = "FORMAT")]
+    log_format: log::Format,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run a topology until it ends, or until SIGTERM or SIGINT drains it.
+    Start(start::Arguments),
+    /// Check a topology file and say what it guarantees, without running anything.
+    Check(FileArgument),
+    /// Look at a topology's checkpoint log, or get a partition out of an inconsistent state.
+    State(state::Arguments),
+    /// Run the embedded broker alone: in memory, for first runs and tests.
+    Broker(broker::Arguments),
+}
+
+#[derive(Args)]
+struct FileArgument {
+    /// The topology file.
+    file: PathBuf,
+}
+
+/// Reads the command line of this process, does what it says, and returns the exit code.
+pub fn main(registry: &Registry) -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            // Nothing is left to do about a closed terminal.
+            let _ = error.print();
+            return if wrong { Exit::Usage.into() } else { Exit::Done.into() };
+        }
+    };
+    progress::init_log(&arguments.log, arguments.log_format);
+    let exit = match arguments.verb {
+        Verb::Start(start) => start::run(start, registry),
+        Verb::Check(check) => check::run(&check.file, registry),
+        Verb::State(state) => state::run(state, registry),
+        Verb::Broker(broker) => broker::run(broker),
+    };
+    exit.into()
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Says why, in one line, and how the process ends.
+fn fail(exit: Exit, why: impl std::fmt::Display) -> Exit {
+    eprintln!("runtime: {why}");
+    exit
+}
+
+/// A topology file that has passed the check, and its text.
+fn load(file: &Path, registry: &Registry) -> Result<(Topology, String), Exit> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| fail(Exit::Usage, format!("cannot read the topology file {}: {error}", file.display())))?;
+    match topology::load(&text, &file.display().to_string(), &ProcessEnvironment, registry) {
+        Ok(topology) => Ok((topology, text)),
+        Err(problems) => {
+            eprintln!("{problems}");
+            let count = problems.iter().count();
+            let (s, them) = if count == 1 { ("", "it") } else { ("s", "them") };
+            Err(fail(Exit::NotValid, format!("{} has {count} problem{s}; mend {them} and try again", file.display())))
+        }
+    }
+}
+
+/// Runs `work` on an actix system of its own.
+fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut runtime = Some(runtime);
+    // The system takes the one runtime; it asks once.
+    let system = actix::System::with_tokio_rt(move || runtime.take().expect("asked once"));
+    Ok(system.block_on(work))
+}

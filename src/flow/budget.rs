@@ -43,11 +43,16 @@ impl Budget {
         })
     }
 
-    /// Takes a permit for one delivery. The caller has asked [`room`](Self::room) first.
-    pub fn take(&self, bytes: u32) -> Permit {
-        self.0.deliveries.fetch_add(1, Ordering::Relaxed);
-        self.0.bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
-        Permit { budget: self.clone(), bytes }
+    /// Takes what has arrived. The caller has asked [`room`](Self::room) first.
+    pub fn take(&self, deliveries: u64, bytes: u64) {
+        self.0.deliveries.fetch_add(deliveries, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives back what is settled, or was not to be sent on.
+    pub fn give_back(&self, deliveries: u64, bytes: u64) {
+        self.0.deliveries.fetch_sub(deliveries, Ordering::Relaxed);
+        self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Unsettled deliveries.
@@ -66,44 +71,30 @@ impl Budget {
     }
 }
 
-/// The right of one delivery to be in flight; comes back when dropped.
-#[derive(Debug)]
-pub struct Permit {
-    budget: Budget,
-    bytes: u32,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.budget.0.deliveries.fetch_sub(1, Ordering::Relaxed);
-        self.budget.0.bytes.fetch_sub(u64::from(self.bytes), Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn permits_come_back() {
+    fn what_is_given_back_is_room_again() {
         let budget = Budget::new(2, 100);
         assert_eq!(budget.room(), Some(Room { deliveries: 2, bytes: 100 }));
-        let one = budget.take(30);
+        budget.take(1, 30);
         assert!(budget.half_used());
-        let two = budget.take(30);
+        budget.take(1, 30);
         assert_eq!(budget.room(), None, "no delivery left");
-        drop(one);
+        budget.give_back(1, 30);
         assert_eq!(budget.room(), Some(Room { deliveries: 1, bytes: 70 }));
-        drop(two);
+        budget.give_back(1, 30);
         assert_eq!((budget.unsettled(), budget.unsettled_bytes()), (0, 0));
     }
 
     #[test]
     fn a_message_larger_than_the_budget_is_taken_alone() {
         let budget = Budget::new(10, 100);
-        let huge = budget.take(1000);
+        budget.take(1, 1000);
         assert_eq!(budget.room(), None);
-        drop(huge);
+        budget.give_back(1, 1000);
         assert!(budget.room().is_some());
     }
 }

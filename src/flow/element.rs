@@ -37,12 +37,31 @@ impl Rows {
 /// Messages as the receiver hands them on: [`Rows`] with its message columns.
 pub type Raw = Rows;
 
-/// Rows and the promise that belongs to them. May have no rows (all filtered out), never no deliveries.
+/// Rows and the promise that belongs to them: what translators and batchers take. May have no rows (all filtered out),
+/// never no deliveries.
 #[derive(Debug)]
 pub struct Batch {
     /// The rows.
     pub rows: Rows,
     /// One receipt for everything in the batch.
+    pub receipt: Receipt,
+}
+
+/// What a batcher made of several batches: what sinks take.
+#[derive(Debug)]
+pub struct Bulk {
+    /// All rows.
+    pub columns: RecordBatch,
+    /// Whose they are: the rows of a share follow those of the share before it.
+    pub shares: Vec<Share>,
+}
+
+/// One batch within a [`Bulk`].
+#[derive(Debug)]
+pub struct Share {
+    /// As in [`Rows::origin`].
+    pub origin: Vec<u32>,
+    /// The promise.
     pub receipt: Receipt,
 }
 
@@ -85,11 +104,11 @@ pub struct Barrier {
     pub rejected: Vec<Identity>,
 }
 
-/// What a stage's mailbox carries, in order.
+/// What a stage's mailbox carries, in order: `P` is [`Batch`] up to the batcher, and [`Bulk`] after it.
 #[derive(Debug)]
-pub enum Element {
+pub enum Element<P> {
     /// Rows.
-    Batch(Batch),
+    Rows(P),
     /// The end of an epoch.
     Barrier(Barrier),
 }

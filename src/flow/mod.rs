@@ -17,8 +17,8 @@ mod sink;
 mod source;
 mod translator;
 
-pub use budget::{Budget, Permit, Room};
-pub use element::{Barrier, Batch, Digest, Element, Raw, Rows};
+pub use budget::{Budget, Room};
+pub use element::{Barrier, Batch, Bulk, Digest, Element, Raw, Rows, Share};
 pub use error::{Reaction, Reason, Result, StageError};
 pub use id::{Delivery, DeliveryId, Epoch, Generation, Identity, PartitionId, StageName, StoreId, Tick};
 pub use receipt::{Outcome, Outcomes, Receipt, Resolved};

@@ -93,6 +93,11 @@ pub trait SinkKind: Kind {
     /// What is wrong with writing rows of these columns by this configuration, which has passed the schema. Pure.
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError>;
 
+    /// Where its rows are, and how to look at them, for the end of a run; `None` where there is nothing to say.
+    fn whereabouts(&self, _config: &Value) -> Option<String> {
+        None
+    }
+
     /// Builds what the sink's partitions share. Called once per process, after the check; may look at the file system,
     /// but connects nowhere.
     fn build(&self, config: &Value, context: SinkContext) -> Result<Arc<dyn SinkFactory>, StageError>;

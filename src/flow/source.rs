@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 
-use super::{Delivery, DeliveryId, Outcome, PartitionId, Raw, Result, Room};
+use super::{Delivery, DeliveryId, Outcome, PartitionId, Raw, Rejected, Result, Room};
 
 /// What a receiver's partitions are built from: configuration that was checked, and what they share.
 pub trait SourceFactory: Send + Sync {
@@ -56,6 +56,9 @@ pub enum Received {
         raw: Raw,
         /// One per row.
         deliveries: Vec<Delivery>,
+        /// Rows the source itself cannot carry on (a body of a type it does not know), in order. They stay in `raw` and
+        /// `deliveries`, so that the dead letter has the message; nothing else is done with them.
+        rejects: Vec<Rejected>,
     },
     /// There will be no more: a bounded input is at its end.
     End,

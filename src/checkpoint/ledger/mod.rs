@@ -29,6 +29,8 @@ pub struct Ledger {
     timer: Tick,
     last_round: Option<Tick>,
     wanted: bool,
+    /// A checkpoint was wanted of a partition that could not be triggered then.
+    deferred: bool,
     draining: bool,
     /// The create that has no answer yet.
     outstanding: Option<Box<Entry>>,
@@ -74,6 +76,13 @@ struct Member {
     report: Option<Report>,
     /// Stored; not all sinks have committed.
     committing: Option<Committing>,
+}
+
+impl Member {
+    /// Whether a checkpoint may be triggered.
+    fn is_ready(&self) -> bool {
+        self.phase == Phase::Living && self.collecting.is_none() && self.report.is_none()
+    }
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -134,6 +143,7 @@ impl Ledger {
             timer: Tick(now.tick.0 + config.interval),
             last_round: None,
             wanted: false,
+            deferred: false,
             draining: false,
             outstanding: None,
             lost: false,
@@ -249,9 +259,14 @@ impl Ledger {
             self.timer = Tick(now.tick.0 + self.config.interval);
             self.trigger(seens, now, actions);
         }
+        if self.deferred {
+            self.wanted |= self.members.iter().any(|(id, m)| m.is_ready() && has_open(seens, id, m.filling));
+        }
         // A want joins the open round; without one it waits until rounds are far enough apart.
         if self.wanted && (self.round.is_some() || now.tick >= self.earliest_round()) || self.draining {
             self.wanted = false;
+            let busy = |(id, m): (&PartitionId, &Member)| !m.is_ready() && has_open(seens, id, m.filling);
+            self.deferred = self.members.iter().any(busy);
             self.trigger(seens, now, actions);
         }
         if let Some(round) = &mut self.round {
@@ -273,8 +288,7 @@ impl Ledger {
     fn trigger(&mut self, seens: &Seens<'_>, now: Now, actions: &mut Vec<Action>) {
         let mut triggered = BTreeSet::new();
         for (partition, member) in &mut self.members {
-            let ready = member.phase == Phase::Living && member.collecting.is_none() && member.report.is_none();
-            if !ready {
+            if !member.is_ready() {
                 continue;
             }
             // Without an exactly-once sink there are no identities, so whether something is open is not known here.
@@ -492,7 +506,7 @@ impl Ledger {
             return;
         }
         member.generation = generation;
-        let recovery = match recover(&self.log, partition, shown) {
+        let recovery = match recover(&self.log, partition, shown, now.wall) {
             Ok(recovery) => recovery,
             Err(inconsistent) => {
                 let reason = Inconsistent::to_string(&inconsistent);

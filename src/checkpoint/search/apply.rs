@@ -374,7 +374,7 @@ impl World {
         for store in 0..self.stores.len() as u8 {
             let log = Log::read(self.stores[usize::from(store)].entries.values().map(Shared::get));
             for index in 0..model.partitions.len() as u8 {
-                if let Err(error) = recover(&log, model.partition(index), &self.shown(model, store, index)) {
+                if let Err(error) = recover(&log, model.partition(index), &self.shown(model, store, index), 0) {
                     return Err(Violation(format!("I5: {error}")));
                 }
             }

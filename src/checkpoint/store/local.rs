@@ -18,8 +18,8 @@ pub struct LocalStore(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// Held for its lock.
-    _lock: File,
+    /// Held for its lock; without one nothing may be written.
+    _lock: Option<File>,
 }
 
 impl LocalStore {
@@ -48,7 +48,12 @@ impl LocalStore {
                 let _ = fs::remove_file(leftover.path());
             }
         }
-        Ok(Self(Arc::new(Inner { root, _lock: lock })))
+        Ok(Self(Arc::new(Inner { root, _lock: Some(lock) })))
+    }
+
+    /// The store in `root`, to look at only: without its lock, so also while a process has it.
+    pub fn read_only(root: impl Into<PathBuf>) -> Self {
+        Self(Arc::new(Inner { root: root.into(), _lock: None }))
     }
 
     async fn run<T: Send + 'static>(

@@ -303,6 +303,11 @@ impl Seen {
         self.links.insert(partition, generation);
     }
 
+    /// Whether this generation's link is the one that is up: what a dead generation still receives counts for nothing.
+    pub fn is_up(&self, partition: u32, generation: Generation) -> bool {
+        self.links.get(&partition) == Some(&generation)
+    }
+
     /// The generation's link is gone, whatever the reason: what was accepted over it and is within the horizon is in
     /// doubt, and what it held is no longer there to be told.
     pub fn link_down(&mut self, partition: u32, generation: Generation, wall: i64) {

@@ -1,0 +1,30 @@
+# syntax=docker/dockerfile:1
+FROM rust:1-slim-bookworm AS build
+# zstd and ring bring C sources.
+RUN apt-get update && apt-get install -y --no-install-recommends build-essential && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+# Cargo wants every target that the manifest names to exist, also those that are not built here.
+COPY benches benches
+COPY tests tests
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/target \
+    CARGO_TARGET_DIR=/target cargo build --locked --release --bin runtime \
+    && cp /target/release/runtime /usr/local/bin/runtime
+
+FROM debian:bookworm-slim
+# The roots that TLS to brokers and object stores is checked against.
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --user-group --uid 10001 --home-dir /work --no-create-home distributary \
+    && install --directory --owner=distributary --group=distributary /work /work/data /work/state
+COPY --from=build /usr/local/bin/runtime /usr/local/bin/runtime
+COPY --chown=root:root topologies /topologies
+USER distributary
+WORKDIR /work
+# Tables and checkpoint stores with relative paths land here: mount something that lasts.
+VOLUME ["/work/data", "/work/state"]
+# SIGTERM drains: a last checkpoint, everything settled, then the end.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["runtime"]
+CMD ["--help"]

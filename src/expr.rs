@@ -1,1 +1,0 @@
-//! SQL expressions over record batches.

@@ -1,0 +1,140 @@
+//! What spans several fields or sections, and what `check` says of a topology in which everything holds.
+
+use std::time::Duration;
+
+use super::check::Declared;
+use super::problem::{Path, Report};
+use super::schema::Section;
+use super::settings::{MissingId, StoreConfig};
+use super::{Receiver, SinkSpec, Stage, Topology};
+use crate::flow::StageName;
+use crate::flow::registry::Guarantee;
+use crate::units::Span;
+
+/// What one known id takes: 16 bytes of its hash, 8 of its content's.
+const ID_BYTES: u64 = 24;
+
+/// `url: embedded` means the topology's own broker, so there must be one.
+pub(super) fn embedded_broker(stages: &[Declared], has_broker: bool, report: &mut Report) {
+    for stage in stages.iter().filter(|stage| !has_broker && stage.section != Section::Translators) {
+        if stage.config.as_ref().is_some_and(|config| config["url"] == "embedded") {
+            let message = "there is no embedded broker in this topology; add 'broker: { listen: 127.0.0.1:0 }'";
+            report.problem(&stage.path.key("url"), message);
+        }
+    }
+}
+
+/// Settings that must fit each other. `store_given`: the file says where the log is kept.
+pub(super) fn settings(topology: &Topology, store_given: bool, report: &mut Report) {
+    let Topology { checkpoint, identity, supervision, broker, .. } = topology;
+    let section = |key: &str| Path::root().key(key);
+    for (path, span) in [
+        (section("checkpoint").key("interval"), checkpoint.interval),
+        (section("checkpoint").key("timeout"), checkpoint.timeout),
+        (section("identity").key("horizon"), identity.horizon),
+        (section("supervision").key("backoff").key("min"), supervision.backoff.min),
+        (section("supervision").key("give_up").key("within"), supervision.give_up.within),
+    ] {
+        if span == Duration::ZERO {
+            report.problem(&path, "expected a duration longer than 0");
+        }
+    }
+    if supervision.backoff.min > supervision.backoff.max {
+        let path = section("supervision").key("backoff").key("min");
+        report.problem(&path, "longer than the longest wait, 'max'; lower it, or raise 'max'");
+    }
+    let in_doubt = section("identity").key("in_doubt");
+    if identity.in_doubt < identity.horizon {
+        report.problem(
+            &in_doubt,
+            "shorter than 'horizon'; a message in doubt is remembered at least as long as any other",
+        );
+    } else if identity.in_doubt < checkpoint.interval.saturating_add(checkpoint.timeout) {
+        let message = "shorter than checkpoint.interval and checkpoint.timeout together: \
+                       an id would be forgotten while its message is still being committed";
+        report.problem(&in_doubt, message);
+    }
+    for (name, receiver) in &topology.receivers {
+        let in_flight = u64::from(receiver.partitions).saturating_mul(receiver.max_unsettled);
+        if exactly_once(topology, receiver) && in_flight > identity.max_ids {
+            let message = format!(
+                "fewer than the partitions of receivers.{name} may have unsettled together: its intake would never be \
+                 at full speed; raise it, or lower max_unsettled"
+            );
+            report.problem(&section("identity").key("max_ids"), message);
+        }
+    }
+    if !store_given && topology.receivers.values().any(|receiver| exactly_once(topology, receiver)) {
+        let message = "exactly once needs a checkpoint log that outlives the process: write 'store: ./state', \
+                       or 'store: memory' to start from nothing each time";
+        let path = section("checkpoint").key("store");
+        report.problem(&path, message);
+    }
+    if broker.as_ref().is_some_and(|broker| !broker.listen.ip().is_loopback()) {
+        let message = "the embedded broker knows no passwords: it listens on a loopback address like 127.0.0.1:5672";
+        report.problem(&section("broker").key("listen"), message);
+    }
+}
+
+/// Guarantees, costs and warnings.
+pub(super) fn notes(topology: &Topology, report: &mut Report) {
+    for (name, sink) in &topology.sinks {
+        report.note(promise(&format!("sinks.{name}"), sink, topology));
+    }
+    match &topology.dead_letter {
+        Some(sink) => report.note(promise("dead_letter", sink, topology)),
+        None => report.note("warning: no dead_letter section: a rejected message parks its partition"),
+    }
+    let mut remembers = false;
+    for (name, receiver) in &topology.receivers {
+        if exactly_once(topology, receiver) {
+            remembers = true;
+        } else {
+            report.note(format!(
+                "receivers.{name} ({}): none of its sinks is exactly once: it makes no checkpoint entries and remembers \
+                 no ids",
+                receiver.kind
+            ));
+        }
+    }
+    if !remembers {
+        return;
+    }
+    let max_ids = topology.identity.max_ids;
+    report.note(format!(
+        "identity: at most {max_ids} known ids per receiver, {ID_BYTES} bytes each: {} MiB",
+        max_ids.saturating_mul(ID_BYTES).div_ceil(1 << 20)
+    ));
+    if topology.checkpoint.store == StoreConfig::Memory {
+        report.note(format!(
+            "warning: checkpoint.store is memory: after a restart of the process, messages of the last {} may be \
+             written again",
+            Span(topology.checkpoint.interval.saturating_add(topology.identity.horizon))
+        ));
+    }
+}
+
+fn promise(path: &str, sink: &SinkSpec, topology: &Topology) -> String {
+    let promise = match sink.guarantee {
+        Guarantee::AtLeastOnce => "at least once",
+        Guarantee::ExactlyOnce if topology.identity.missing_id == MissingId::Accept => {
+            "exactly once; messages without an id at least once"
+        }
+        Guarantee::ExactlyOnce => "exactly once",
+    };
+    format!("{path} ({}): {promise}", sink.kind.name())
+}
+
+/// Whether a sink below the receiver is exactly once, so that it makes entries and remembers ids.
+fn exactly_once(topology: &Topology, receiver: &Receiver) -> bool {
+    let promises = |name: &StageName| topology.sinks.get(name).map(|sink| sink.guarantee);
+    receiver.stages.iter().flat_map(sinks_below).any(|name| promises(name) == Some(Guarantee::ExactlyOnce))
+}
+
+fn sinks_below(stage: &Stage) -> Vec<&StageName> {
+    match stage {
+        Stage::Sink(name) => vec![name],
+        Stage::Translator(stage) => stage.next.iter().flat_map(sinks_below).collect(),
+        Stage::Batcher(stage) => stage.next.iter().flat_map(sinks_below).collect(),
+    }
+}

@@ -1,0 +1,5 @@
+//! The integration tests: one binary, because each more would link the whole program again.
+
+mod layout;
+mod process;
+mod topology;

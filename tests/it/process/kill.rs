@@ -1,0 +1,351 @@
+//! `kill -9` at random moments with work in hand, and SIGTERM: each message is in each sink once.
+//!
+//! The broker lives in the test, so that it says what was unsettled when the process died. What a kill hit is worked out
+//! afterwards from what is on disk:
+//!
+//! | phase | what is there |
+//! |---|---|
+//! | before prepare | unsettled messages |
+//! | before the entry | files of the sinks that no entry names |
+//! | between entry and commit | an entry with an epoch that a sink does not show |
+//! | between commit and settle | everything in the log is shown, and some of it is not accepted |
+//!
+//! The short form runs always; `DISTRIBUTARY_KILLS=20 DISTRIBUTARY_MESSAGES=200000` is the long one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distributary::broker::{Broker, BrokerConfig, Feed};
+use distributary::checkpoint::{CheckpointStore, Entry, LocalStore};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::run::{Lab, Process, files_below, now, until};
+use super::table;
+
+/// Which sinks a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sinks {
+    Delta,
+    Parquet,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Nothing,
+    BeforePrepare,
+    BeforeEntry,
+    BetweenEntryAndCommit,
+    BetweenCommitAndSettle,
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+fn topology(lab: &Lab, broker: &Broker, sinks: Sinks, messages: u64) {
+    let delta = "  lake: { from: parsed, type: delta, table: lake, partition_by: [sent_dt] }\n";
+    let parquet = "  files: { from: parsed, type: parquet, path: files, partition_by: [sent_dt] }\n";
+    let sinks = match sinks {
+        Sinks::Delta => delta.to_owned(),
+        Sinks::Parquet => parquet.to_owned(),
+        Sinks::Both => format!("{delta}{parquet}"),
+    };
+    lab.write(
+        "topology.yaml",
+        &format!(
+            "topology: kills
+receivers:
+  animals: {{ type: amqp, url: \"{}\", queue: animals, partitions: 4, max_messages: {messages}, max_unsettled: 2000 }}
+translators:
+  parsed:
+    from: animals
+    type: csv
+    columns: {{ generator_id: utf8, row_num: int64, animal: utf8, color: utf8, count: int32, datetime: timestamp }}
+    derive: {{ sent_dt: to_date(sent) }}
+batchers: {{}}
+sinks:
+{sinks}dead_letter: {{ type: parquet, path: rejected }}
+checkpoint: {{ interval: 300ms, store: state }}
+",
+            broker.url()
+        )
+        .replace("batchers: {}\n", ""),
+    );
+}
+
+/// What the log, the sinks and the broker say after a death.
+fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize) -> Phase {
+    let store = LocalStore::read_only(lab.path("state"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let entries: Vec<Entry> = runtime.block_on(async {
+        let mut entries = Vec::new();
+        for number in store.list().await.unwrap_or_default() {
+            entries.extend(store.read(number).await.expect("an entry"));
+        }
+        entries
+    });
+    let mut newest = BTreeMap::new();
+    let mut named = String::new();
+    for part in entries.iter().flat_map(|entry| &entry.parts) {
+        for (sink, prepared) in &part.sinks {
+            newest.insert((part.partition.index, sink.to_string()), part.epoch.0);
+            named.push_str(&prepared.payload);
+        }
+    }
+    let shown = shown(lab);
+    let behind = |((partition, sink), epoch): (&(u32, String), &u64)| {
+        shown.get(&(*partition, sink.clone())).copied().unwrap_or_default() < *epoch
+    };
+    if newest.iter().any(behind) {
+        return Phase::BetweenEntryAndCommit;
+    }
+    if unsettled == 0 {
+        return Phase::Nothing;
+    }
+    let rows = rows(lab, sinks).keys().len() as u64;
+    if rows > broker.queue("animals").accepted {
+        return Phase::BetweenCommitAndSettle;
+    }
+    let prepared =
+        files_below(&lab.path("lake")).into_iter().chain(files_below(&lab.path("files/_distributary/staged")));
+    let orphan = prepared.filter(|path| path.extension().is_some_and(|e| e == "parquet")).any(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        !named.contains(&name) && !is_committed(lab, &name)
+    });
+    if orphan { Phase::BeforeEntry } else { Phase::BeforePrepare }
+}
+
+fn is_committed(lab: &Lab, name: &str) -> bool {
+    table::delta_log(&lab.path("lake"))
+        .iter()
+        .any(|action| action["add"]["path"].as_str().is_some_and(|p| p.ends_with(name)))
+}
+
+/// The epoch that each sink shows, by partition and sink.
+fn shown(lab: &Lab) -> BTreeMap<(u32, String), u64> {
+    let mut shown = BTreeMap::new();
+    let mut add = |app: &str, epoch: u64| {
+        let parts: Vec<_> = app.split('/').collect();
+        if let [_, _, sink, _, partition] = parts[..] {
+            shown.insert((partition.parse().expect("a number"), sink.to_owned()), epoch);
+        }
+    };
+    for (app, epoch) in table::delta_txns(&lab.path("lake")) {
+        add(&app, epoch);
+    }
+    for folder in ["files", "rejected"] {
+        for mark in files_below(&lab.path(folder).join("_distributary/marks")) {
+            let name = mark.file_name().and_then(|name| name.to_str()).unwrap_or_default().replace("%2F", "/");
+            let text = std::fs::read_to_string(&mark).unwrap_or_default();
+            let digits: String =
+                text.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+            if let Ok(epoch) = digits.parse() {
+                add(&name, epoch);
+            }
+        }
+    }
+    shown
+}
+
+fn rows(lab: &Lab, sinks: Sinks) -> BTreeMap<String, usize> {
+    match sinks {
+        Sinks::Delta | Sinks::Both => table::delta_ids(&lab.path("lake")),
+        Sinks::Parquet => table::parquet_ids(&lab.path("files")),
+    }
+}
+
+/// Waits for a moment of the wanted kind, as far as the outside can see one, and kills.
+fn kill_at(
+    lab: &Lab,
+    broker: &Broker,
+    process: &mut Process,
+    (wanted, messages): (Phase, u64),
+    rng: &mut SmallRng,
+) -> Option<usize> {
+    let unsettled = || broker.queue("animals").unsettled as usize;
+    // All accepted, or ended by itself: there is nothing left to hit.
+    let over = |process: &mut Process| process.has_ended() || broker.queue("animals").accepted >= messages;
+    let working =
+        until(Duration::from_secs(60), "work in hand", || (unsettled() > 0 || over(process)).then(|| !over(process)));
+    if !working {
+        return None;
+    }
+    let count = |folder: &str, ending: &str| {
+        files_below(&lab.path(folder)).iter().filter(|p| p.to_string_lossy().ends_with(ending)).count()
+    };
+    let look: Box<dyn Fn() -> usize> = match wanted {
+        Phase::BeforeEntry => Box::new(|| count("lake", ".parquet") + count("files/_distributary/staged", ".parquet")),
+        Phase::BetweenEntryAndCommit => {
+            Box::new(|| files_below(&lab.path("state/entry")).len().max(1) + newest_entry(lab))
+        }
+        Phase::BetweenCommitAndSettle => Box::new(|| count("lake/_delta_log", ".json") + marks_changed(lab)),
+        Phase::Nothing | Phase::BeforePrepare => Box::new(|| 0),
+    };
+    let before = look();
+    let deadline = now() + Duration::from_millis(rng.random_range(50..600));
+    // The wanted change, or a random moment.
+    let changed = matches!(wanted, Phase::BeforeEntry | Phase::BetweenEntryAndCommit | Phase::BetweenCommitAndSettle);
+    until(Duration::from_secs(20), "a moment", || {
+        let moment = if changed { look() != before && unsettled() > 0 } else { now() >= deadline && unsettled() > 0 };
+        (moment || over(process)).then_some(())
+    });
+    if over(process) {
+        return None;
+    }
+    let unsettled = unsettled();
+    process.kill();
+    Some(unsettled)
+}
+
+fn newest_entry(lab: &Lab) -> usize {
+    let names = files_below(&lab.path("state/entry")).into_iter();
+    names.filter_map(|path| path.file_name()?.to_str()?.parse::<usize>().ok()).max().unwrap_or_default()
+}
+
+fn marks_changed(lab: &Lab) -> usize {
+    let marks = files_below(&lab.path("files/_distributary/marks")).into_iter();
+    marks
+        .filter_map(|path| std::fs::read_to_string(path).ok())
+        .map(|text| text.bytes().map(usize::from).sum::<usize>())
+        .sum()
+}
+
+fn kills(sinks: Sinks, seed: u64) {
+    let (kills, messages) = (setting("DISTRIBUTARY_KILLS", 6), setting("DISTRIBUTARY_MESSAGES", 6_000));
+    let lab = Lab::new();
+    let rate = (messages as f64 / (kills as f64 * 1.2)).max(1_000.0);
+    let feed: Feed = serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages, "rate": rate }))
+        .expect("a feed");
+    let broker =
+        Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let wanted =
+        [Phase::BeforePrepare, Phase::BetweenEntryAndCommit, Phase::BetweenCommitAndSettle, Phase::BeforeEntry];
+    let mut hit: BTreeMap<Phase, u64> = BTreeMap::new();
+    for n in 0..kills {
+        let left = messages - broker.queue("animals").accepted;
+        topology(&lab, &broker, sinks, left.max(1));
+        let mut process = lab.start(&["start", "topology.yaml"]);
+        let wanted = wanted[n as usize % wanted.len()];
+        let Some(unsettled) = kill_at(&lab, &broker, &mut process, (wanted, messages), &mut rng) else { break };
+        let phase = phase(&lab, &broker, sinks, unsettled);
+        *hit.entry(phase).or_default() += 1;
+    }
+    println!("{sinks:?}: kills by phase: {hit:?}");
+    // The rest, to its end.
+    let started = now();
+    while broker.queue("animals").accepted < messages {
+        assert!(started.elapsed() < Duration::from_secs(300), "the rest did not end: {:?}", broker.queue("animals"));
+        let left = messages - broker.queue("animals").accepted;
+        topology(&lab, &broker, sinks, left);
+        let mut process = lab.start(&["start", "topology.yaml"]);
+        let done = until(Duration::from_secs(120), "the last messages", || {
+            let accepted = broker.queue("animals").accepted >= messages;
+            (accepted || process.has_ended()).then_some(accepted)
+        });
+        if done {
+            process.signal("TERM");
+        }
+        let ended = process.wait(Duration::from_secs(60));
+        assert_eq!(ended.code, Some(0), "{}", ended.text);
+    }
+    check(&lab, sinks, messages);
+    let useful: u64 = hit.iter().filter(|(phase, _)| **phase != Phase::Nothing).map(|(_, n)| n).sum();
+    let all: u64 = hit.values().sum();
+    assert!(useful * 4 >= all * 3, "three quarters of the kills must hit work in hand: {hit:?}");
+}
+
+fn check(lab: &Lab, sinks: Sinks, messages: u64) {
+    let mut tables = Vec::new();
+    if sinks != Sinks::Parquet {
+        tables.push(("delta", table::delta_ids(&lab.path("lake"))));
+    }
+    if sinks != Sinks::Delta {
+        tables.push(("parquet", table::parquet_ids(&lab.path("files"))));
+    }
+    for (name, ids) in &tables {
+        let doubled: BTreeSet<_> = ids.iter().filter(|(_, n)| **n > 1).map(|(id, _)| id).take(5).collect();
+        assert!(doubled.is_empty(), "{name}: doubled {doubled:?}");
+        assert_eq!(ids.len() as u64, messages, "{name}: messages in the table");
+    }
+    assert_eq!(table::parquet_ids(&lab.path("rejected")).len(), 0, "nothing was rejected");
+}
+
+#[test]
+fn killed_with_delta() {
+    kills(Sinks::Delta, 1);
+}
+
+#[test]
+fn killed_with_parquet() {
+    kills(Sinks::Parquet, 2);
+}
+
+#[test]
+fn killed_with_both_by_fan_out() {
+    kills(Sinks::Both, 3);
+}
+
+/// SIGTERM in the middle: exit 0 within the drain timeout, and the next start takes the rest.
+#[test]
+fn terminated_in_the_middle() {
+    let messages = 3_000;
+    let lab = Lab::new();
+    let feed: Feed = serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages, "rate": 2000 }))
+        .expect("a feed");
+    let broker = Arc::new(
+        Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker"),
+    );
+    topology(&lab, &broker, Sinks::Both, messages);
+    let process = lab.start(&["start", "topology.yaml"]);
+    until(Duration::from_secs(60), "work in hand", || (broker.queue("animals").unsettled > 100).then_some(()));
+    process.signal("TERM");
+    let ended = process.wait(Duration::from_secs(30));
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    assert_eq!(broker.queue("animals").unsettled, 0, "what was prefetched is released");
+    let accepted = broker.queue("animals").accepted;
+    assert_eq!(rows(&lab, Sinks::Both).len() as u64, accepted, "rows are what was accepted, after a drain");
+    if accepted < messages {
+        topology(&lab, &broker, Sinks::Both, messages - accepted);
+        let ended = lab.start(&["start", "topology.yaml"]).wait(Duration::from_secs(60));
+        assert_eq!(ended.code, Some(0), "{}", ended.text);
+    }
+    check(&lab, Sinks::Both, messages);
+    assert!(Path::new(&lab.path("lake/_delta_log")).exists());
+}
+
+/// Connections cut again and again while messages are unsettled: the process goes on by itself, and nothing is lost,
+/// doubled or rejected.
+#[test]
+fn connections_cut_in_the_middle() {
+    let (cuts, messages) = (8, 8_000);
+    let lab = Lab::new();
+    let feed: Feed =
+        serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages })).expect("a feed");
+    let broker =
+        Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
+    let queue = || broker.queue("animals");
+    // The feed is a client too: a cut would end it.
+    until(Duration::from_secs(120), "all messages in the queue", || (queue().received == messages).then_some(()));
+    topology(&lab, &broker, Sinks::Both, messages);
+    let mut process = lab.start(&["start", "topology.yaml"]);
+    for _ in 0..cuts {
+        let working = until(Duration::from_secs(60), "work in hand", || {
+            (queue().unsettled > 0 || process.has_ended() || queue().accepted == messages)
+                .then(|| queue().unsettled > 0)
+        });
+        if working {
+            broker.kill_connections();
+            until(Duration::from_secs(60), "the cut", || (queue().unsettled == 0).then_some(()));
+        }
+    }
+    until(Duration::from_secs(120), "the rest", || (queue().accepted >= messages || process.has_ended()).then_some(()));
+    process.signal("TERM");
+    let ended = process.wait(Duration::from_secs(60));
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    check(&lab, Sinks::Both, messages);
+}
