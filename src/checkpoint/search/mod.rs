@@ -6,8 +6,19 @@
 //! [`crate::flow::invariants`] hold, and from every state "everything is settled" is reachable without a further fault.
 //!
 //! Time stands still: a checkpoint is wanted whenever it can make a difference, a round's deadline and the horizon are
-//! steps like others. What is left out of a scope, and why nothing is lost by it, is said where it is left out
-//! ([`step::steps`], [`world`], `World::tidy`).
+//! steps like others. Reductions are only those that cannot hide anything, and each says so where it is made: what has no
+//! effect any more leaves the air (`World::tidy`), partitions and messages that never did anything are alike
+//! ([`step`]), and what nobody can look at in between happens at once (a create's landing and its answer, a generation's
+//! end and its link's).
+//!
+//! Assumed of the world around: a dead link is noticed before the horizon passes at another (R11 asks for a horizon of
+//! twice the idle timeout); a store is emptied only when nothing is on its way to it any more; a sink that finds itself at
+//! a wrong epoch, and a partition that would park for it, list the log first, because a process that has lost it sees the
+//! next one's epochs. Not looked at: the age of doubts, a sink that has forgotten its epochs (retention), sinks that are
+//! at least once, several receivers, a broker that loses a settlement, merges with updates.
+//!
+//! [`scopes`] has what is searched, [`rules`] what the search says when a rule is left out, [`counterexamples`] the
+//! schedules that made the rules necessary.
 
 mod apply;
 mod counterexamples;
@@ -15,6 +26,7 @@ mod explore;
 mod process;
 mod scope;
 mod shared;
+mod sinks;
 mod step;
 mod tables;
 mod world;

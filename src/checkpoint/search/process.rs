@@ -7,9 +7,9 @@ use super::scope::{self, Model, identity, message};
 use super::shared::Shared;
 use super::tables;
 use super::world::{Commit, Create, Delete, Life, LinkId, Partition, Pending, Phase, Process, World};
-use crate::checkpoint::{Action, Begun, Entry, Event, Ledger, Log, Now, Seens, SinkReport, load_seen};
+use crate::checkpoint::{Action, Begun, Entry, Event, Ledger, Log, Now, Seens, load_seen};
 use crate::flow::mutation::{Rule, removed};
-use crate::flow::{Committed, Digest, Epoch, Generation, Identity, PartitionId, StageName, Tick, Verdict, invariants};
+use crate::flow::{Epoch, Generation, PartitionId, Tick, Verdict, invariants};
 
 type Result<T = ()> = std::result::Result<T, Violation>;
 
@@ -250,7 +250,7 @@ impl World {
         Ok(())
     }
 
-    fn life_of(&mut self, id: u8, partition: u8, generation: Generation) -> Option<&mut Life> {
+    pub fn life_of(&mut self, id: u8, partition: u8, generation: Generation) -> Option<&mut Life> {
         let member = self.process_mut(id).partitions.get_mut(&partition)?;
         let current = u64::from(member.generation) == generation.0;
         member.life_mut().filter(|_| current)
@@ -367,60 +367,6 @@ impl World {
         Ok(invariants::within_budget(in_flight, model.budget as u64)?)
     }
 
-    /// A new generation asks its sinks what they show, and looks for another log's epochs (R7).
-    pub fn open(&mut self, model: &Model, id: u8, partition: u8) -> Result {
-        let process = self.process_mut(id);
-        let store = process.store;
-        let adopted: Vec<_> = model.tables.iter().map(|sink| process.ledger.get().is_adopted(sink)).collect();
-        let member = process.partitions.get_mut(&partition).expect("a partition");
-        member.generation += 1;
-        member.phase = Phase::Alive(Life::default());
-        let generation = Generation(u64::from(member.generation));
-        let mut shown = std::collections::BTreeMap::new();
-        for (at, sink) in model.tables.iter().enumerate() {
-            if !adopted[at] && !model.merge && !removed(Rule::LookForForeign) {
-                if self.tables[at].get().has_foreign(store) {
-                    return self.park(model, id, partition, "its target has epochs of another log");
-                }
-                if model.versioned {
-                    self.tables[at].change(|table| table.fence(app(store, partition)));
-                }
-            }
-            shown.insert(sink.clone(), Committed::At(Epoch(self.tables[at].get().shown(app(store, partition)))));
-        }
-        let opened = Event::Opened { partition: model.partition(partition).clone(), generation, shown };
-        self.feed(model, id, opened, NOW)
-    }
-
-    /// A living generation's sink says that to go on could lose or double.
-    pub fn park(&mut self, model: &Model, id: u8, partition: u8, why: &str) -> Result {
-        if self.has_moved_on(id) {
-            self.end_process(id);
-            return Ok(());
-        }
-        if !self.contradicted {
-            return Err(Violation(format!("p{partition} parks though nothing was lost: {why}")));
-        }
-        let down = self.end_generation(id, partition);
-        self.feed(model, id, down, NOW)?;
-        self.give_up(model, id, partition)
-    }
-
-    /// Whether the log belongs to another process already. Before a partition is parked the log is listed once more: what
-    /// looks as if the target had changed may be what the next process has committed.
-    fn has_moved_on(&self, id: u8) -> bool {
-        let process = self.process(id);
-        let own = self.creates.iter().filter(|create| create.process == id && create.awaited);
-        let own = own.map(|create| create.entry.get().number).max().unwrap_or(0).max(process.ledger.get().log().last);
-        let entries = &self.stores[usize::from(process.store)].entries;
-        entries.last_key_value().is_some_and(|(last, _)| *last > own)
-    }
-
-    pub fn give_up(&mut self, model: &Model, id: u8, partition: u8) -> Result {
-        self.process_mut(id).partitions.get_mut(&partition).expect("a partition").phase = Phase::Parked;
-        self.feed(model, id, Event::Parked { partition: model.partition(partition).clone() }, NOW)
-    }
-
     /// The end of a generation: its link is closed, and what it had in the air nobody waits for. What is to be fed.
     pub fn end_generation(&mut self, id: u8, partition: u8) -> Event {
         let process = self.process_mut(id);
@@ -452,62 +398,6 @@ impl World {
             commit.awaited = false;
             commit.version = Some(tables[usize::from(commit.table)].get().version);
         }
-    }
-
-    /// What a sink, or the dead letter writer, says at the barrier.
-    pub fn report(&mut self, model: &Model, id: u8, partition: u8, table: u8) -> Result {
-        let member = self.process_mut(id).partitions.get_mut(&partition).expect("a partition");
-        let generation = Generation(u64::from(member.generation));
-        let pending = member.life_mut().and_then(|life| life.pending.as_mut()).expect("an epoch to prepare");
-        pending.reported |= 1 << table;
-        let (epoch, report) = (pending.epoch, sink_report(model, pending, table));
-        let event = Event::Prepared {
-            partition: model.partition(partition).clone(),
-            generation,
-            epoch: Epoch(epoch),
-            sink: StageName::clone(&model.tables[usize::from(table)]),
-            report,
-        };
-        self.feed(model, id, event, NOW)?;
-        // Once all have reported the barrier has passed.
-        if let Some(life) = self.life_of(id, partition, generation) {
-            let all = (1u8 << model.sinks) - 1;
-            if life.pending.as_ref().is_some_and(|pending| {
-                let waits = pending.asked && pending.reported & (1 << model.sinks) == 0;
-                pending.reported & all == all && !waits
-            }) {
-                life.pending = None;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn sink_report(model: &Model, pending: &Pending, table: u8) -> SinkReport {
-    let mut msgs: Vec<u8> = pending.rows.iter().map(|(msg, _)| *msg).collect();
-    msgs.sort_unstable();
-    msgs.dedup();
-    let identities = |which: &dyn Fn(u8) -> bool| -> Vec<Identity> {
-        msgs.iter().copied().filter(|msg| which(*msg)).map(identity).collect()
-    };
-    let poison = |msg: u8| model.messages[usize::from(msg)].poison;
-    let rows = |which: &dyn Fn(u8) -> bool| {
-        let rows: Vec<_> = pending.rows.iter().filter(|(msg, _)| which(*msg)).copied().collect();
-        (!rows.is_empty()).then(|| tables::prepared(&rows))
-    };
-    if table >= model.sinks {
-        let rejected = |msg| model.is_rejected(msg);
-        let written = if removed(Rule::DeadLetterInEpoch) { None } else { rows(&rejected) };
-        return SinkReport { held: Digest::of(&identities(&rejected)), prepared: written, ..Default::default() };
-    }
-    let holds = |msg: u8| model.takes(table, msg) && !pending.dropped.contains(&(msg, table));
-    SinkReport {
-        sent: Digest::of(&identities(&|_| true)),
-        rejected_before: identities(&|msg| poison(msg) == scope::Poison::Stage),
-        held: Digest::of(&identities(&holds)),
-        rejected: identities(&|msg| poison(msg) == scope::Poison::Sink(table)),
-        cursors: pending.cursors.iter().map(|(msg, row)| (identity(*msg), u64::from(*row))).collect(),
-        prepared: rows(&holds),
     }
 }
 

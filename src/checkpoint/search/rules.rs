@@ -6,7 +6,7 @@ use super::scope::{Message, PLAIN, Poison, Scope};
 use crate::flow::mutation::{Rule, without};
 
 fn scope(faults: u8, allowed: &[Fault]) -> Scope {
-    Scope::new("", faults, allowed.iter().copied())
+    Scope::new(faults, allowed.iter().copied())
 }
 
 /// Rule, what is missing, where the search finds it, and which counterexample of the protocol it is.

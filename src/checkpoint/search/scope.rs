@@ -61,7 +61,6 @@ pub enum Fault {
 /// What one search looks at.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    pub name: &'static str,
     pub messages: Vec<Message>,
     pub partitions: u8,
     /// Without the dead letter.
@@ -99,9 +98,8 @@ pub const ROUND_OVER: u64 = 250;
 pub const TIMEOUT: u64 = 1_000;
 
 impl Scope {
-    pub fn new(name: &'static str, faults: u8, allowed: impl IntoIterator<Item = Fault>) -> Self {
+    pub fn new(faults: u8, allowed: impl IntoIterator<Item = Fault>) -> Self {
         Self {
-            name,
             messages: vec![PLAIN; 2],
             partitions: 2,
             sinks: 1,

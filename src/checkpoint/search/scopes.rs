@@ -15,7 +15,7 @@ fn search(name: &'static str, small: u8, full: u8, allowed: &[Fault], with: impl
         Ok(number) => number.parse().unwrap_or(full),
         Err(_) => small,
     };
-    let scope = with(Scope::new(name, faults, allowed.iter().copied()));
+    let scope = with(Scope::new(faults, allowed.iter().copied()));
     let started = crate::clock::now();
     match explore(&scope) {
         Ok(explored) => {

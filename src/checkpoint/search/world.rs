@@ -136,7 +136,7 @@ pub enum Phase {
     /// Dead; it may not recover yet.
     Down,
     MayOpen,
-    Alive(Life),
+    Alive(Box<Life>),
     Parked,
 }
 
@@ -151,14 +151,14 @@ pub struct Partition {
 impl Partition {
     pub fn life(&self) -> Option<&Life> {
         match &self.phase {
-            Phase::Alive(life) => Some(life),
+            Phase::Alive(life) => Some(life.as_ref()),
             _ => None,
         }
     }
 
     pub fn life_mut(&mut self) -> Option<&mut Life> {
         match &mut self.phase {
-            Phase::Alive(life) => Some(life),
+            Phase::Alive(life) => Some(life.as_mut()),
             _ => None,
         }
     }
