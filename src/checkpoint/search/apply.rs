@@ -37,7 +37,11 @@ impl World {
                 Ok(())
             }
             Step::Reset { partition, dropped } => self.reset(model, partition, dropped),
-            Step::Open { process, partition } => self.open(model, process, partition),
+            Step::Open { process, partition } => {
+                let dead = self.process(process).partitions[&partition].generation;
+                self.open(model, process, partition)?;
+                if dead > 0 { self.hears_nothing_stale(model, process, partition, dead) } else { Ok(()) }
+            }
             Step::Park { process, partition } => self.give_up(model, process, partition),
             Step::Deliver { process, partition, msg } => {
                 let link = self.process(process).link(partition);
@@ -131,6 +135,8 @@ impl World {
         if !self.lives(process) {
             return Ok(());
         }
+        // What a sink committed is true whoever says so, as long as nobody else was told to commit it again.
+        let is_replaced = self.process(process).partitions[&partition].generation > generation;
         let mut quiet = self.clone();
         quiet.feed(model, process, Event::Timer, NOW)?;
         let mut other = self.clone();
@@ -140,6 +146,10 @@ impl World {
             for epoch in 1..=3 {
                 let report = Default::default();
                 let (partition, sink, epoch) = (id.clone(), table.clone(), Epoch(epoch));
+                if is_replaced {
+                    let (partition, sink) = (partition.clone(), sink.clone());
+                    other.feed(model, process, Event::Committed { partition, generation, epoch, sink }, NOW)?;
+                }
                 other.feed(model, process, Event::Prepared { partition, generation, epoch, sink, report }, NOW)?;
             }
         }
@@ -159,8 +169,12 @@ impl World {
         let msgs: Vec<Msg> = life.dropped.iter().chain(pending).map(|(msg, _)| *msg).collect();
         life.unsettled.retain(|(msg, _)| !msgs.contains(msg));
         life.unfinished.retain(|(msg, _)| !msgs.contains(msg));
+        let own = At::Delivered(self.process(process).link(partition));
         for msg in msgs {
-            self.broker.messages[usize::from(msg)] = At::Queued;
+            let at = &mut self.broker.messages[usize::from(msg)];
+            if *at == own {
+                *at = At::Queued;
+            }
         }
         Ok(())
     }

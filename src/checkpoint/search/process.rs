@@ -225,7 +225,11 @@ impl World {
             Action::Delete { from, below } => {
                 let store = self.process(id).store;
                 if model.late_deletes {
-                    self.deletes.push(Delete { store, from, below });
+                    // From the front, so one after the other.
+                    match self.deletes.iter_mut().find(|delete| delete.store == store && delete.below == from) {
+                        Some(delete) => delete.below = below,
+                        None => self.deletes.push(Delete { store, from, below }),
+                    }
                 } else {
                     self.stores[usize::from(store)].entries.retain(|number, _| !(from..below).contains(number));
                 }
