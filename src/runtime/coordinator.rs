@@ -296,7 +296,6 @@ impl Handler<Report> for CoordinatorActor {
                 self.on(Event::Committed { partition, generation, epoch, sink }, ctx);
             }
             StageEvent::CheckpointWanted { urgent } => self.on(Event::Wanted { urgent }, ctx),
-            StageEvent::Connected => {}
             event @ (StageEvent::InputEnded | StageEvent::LimitReached | StageEvent::LinkClosed { .. }) => {
                 if let StageEvent::LinkClosed { ended: true } = event
                     && let Some(seen) = self.plan.seens.get(&partition.receiver)

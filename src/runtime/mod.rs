@@ -66,6 +66,19 @@ pub struct Options {
     pub telemetry: Telemetry,
 }
 
+impl Default for Options {
+    /// In place, with the topology's own store.
+    fn default() -> Self {
+        Self {
+            new_store: false,
+            placement: Placement::Current,
+            store: None,
+            embedded_broker: None,
+            telemetry: Telemetry::new(""),
+        }
+    }
+}
+
 /// Why a topology could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

@@ -165,7 +165,6 @@ impl ReceiverActor {
         self.link.connected = true;
         self.link.intake = Some(link.intake);
         self.link.settler = Some(link.settler);
-        self.stage.report(StageEvent::Connected);
         tracing::info!(partition = %self.stage.guard.partition, "receiving");
         ctx.run_interval(Duration::from_secs(1), |receiver, _| receiver.expire());
         if self.link.draining {

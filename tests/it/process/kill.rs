@@ -13,7 +13,7 @@
 //! The short form runs always; `DISTRIBUTARY_KILLS=20 DISTRIBUTARY_MESSAGES=200000` is the long one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ checkpoint: {{ interval: 300ms, store: state }}
 }
 
 /// What the log, the sinks and the broker say after a death.
-fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize) -> Phase {
+/// `old`: what the dead of before had left.
+fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize, old: &BTreeSet<PathBuf>) -> Phase {
     let store = LocalStore::read_only(lab.path("state"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let entries: Vec<Entry> = runtime.block_on(async {
@@ -110,13 +111,18 @@ fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize) -> Phase {
     if rows > broker.queue("animals").accepted {
         return Phase::BetweenCommitAndSettle;
     }
-    let prepared =
-        files_below(&lab.path("lake")).into_iter().chain(files_below(&lab.path("files/_distributary/staged")));
-    let orphan = prepared.filter(|path| path.extension().is_some_and(|e| e == "parquet")).any(|path| {
+    let orphan = prepared(lab).into_iter().filter(|path| !old.contains(path)).any(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         !named.contains(&name) && !is_committed(lab, &name)
     });
     if orphan { Phase::BeforeEntry } else { Phase::BeforePrepare }
+}
+
+/// Files that sinks have written and not, or not necessarily, shown.
+fn prepared(lab: &Lab) -> BTreeSet<PathBuf> {
+    let mut files = files_below(&lab.path("lake"));
+    files.retain(|path| path.extension().is_some_and(|e| e == "parquet"));
+    files.into_iter().chain(files_below(&lab.path("files/_distributary/staged"))).collect()
 }
 
 fn is_committed(lab: &Lab, name: &str) -> bool {
@@ -178,7 +184,7 @@ fn kill_at(
         files_below(&lab.path(folder)).iter().filter(|p| p.to_string_lossy().ends_with(ending)).count()
     };
     let look: Box<dyn Fn() -> usize> = match wanted {
-        Phase::BeforeEntry => Box::new(|| count("lake", ".parquet") + count("files/_distributary/staged", ".parquet")),
+        Phase::BeforeEntry => Box::new(|| prepared(lab).len()),
         Phase::BetweenEntryAndCommit => {
             Box::new(|| files_below(&lab.path("state/entry")).len().max(1) + newest_entry(lab))
         }
@@ -191,6 +197,7 @@ fn kill_at(
     let changed = matches!(wanted, Phase::BeforeEntry | Phase::BetweenEntryAndCommit | Phase::BetweenCommitAndSettle);
     until(Duration::from_secs(20), "a moment", || {
         let moment = if changed { look() != before && unsettled() > 0 } else { now() >= deadline && unsettled() > 0 };
+        assert!(now() < deadline + Duration::from_secs(15), "no moment for {wanted:?}: {:?}", broker.queue("animals"));
         (moment || over(process)).then_some(())
     });
     if over(process) {
@@ -229,10 +236,11 @@ fn kills(sinks: Sinks, seed: u64) {
     for n in 0..kills {
         let left = messages - broker.queue("animals").accepted;
         topology(&lab, &broker, sinks, left.max(1));
+        let old = prepared(&lab);
         let mut process = lab.start(&["start", "topology.yaml"]);
         let wanted = wanted[n as usize % wanted.len()];
         let Some(unsettled) = kill_at(&lab, &broker, &mut process, (wanted, messages), &mut rng) else { break };
-        let phase = phase(&lab, &broker, sinks, unsettled);
+        let phase = phase(&lab, &broker, sinks, unsettled, &old);
         *hit.entry(phase).or_default() += 1;
     }
     println!("{sinks:?}: kills by phase: {hit:?}");
