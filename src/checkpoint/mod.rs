@@ -15,6 +15,8 @@ mod ledger;
 mod log;
 mod recovery;
 mod reset;
+#[cfg(test)]
+mod search;
 mod session;
 pub mod store;
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::Log;
+use super::{Base, Log};
+use crate::flow::mutation::{Rule, removed};
 use crate::flow::{Committed, Epoch, PartitionId, StageName};
 
 /// What is to be done before a partition may go on.
@@ -65,7 +66,7 @@ pub fn recover(
     };
     let Some(newest) = log.newest.get(partition) else {
         // Nothing to ask about: every sink must be where the log left it.
-        let base = log.base_of(partition);
+        let base = if removed(Rule::BaseInEntries) { Base::default() } else { log.base_of(partition) };
         for (sink, shown) in shown {
             match shown {
                 Committed::At(epoch) if *epoch == base.shown(sink) => {}
@@ -86,9 +87,13 @@ pub fn recover(
         let before = newest.base.shown(sink);
         let named = newest.part.sinks.contains_key(sink);
         match shown {
-            Committed::At(at) if named && *at == epoch => {}
+            Committed::At(at) if named && *at == epoch => {
+                if removed(Rule::AskEachSink) {
+                    break;
+                }
+            }
             Committed::At(at) if *at == before => {
-                if named {
+                if named && !removed(Rule::Replay) {
                     replay.insert(sink.clone());
                 }
             }
@@ -103,7 +108,7 @@ pub fn recover(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Base, Newest, Part};
+    use crate::checkpoint::{Newest, Part};
     use crate::flow::{Generation, Prepared};
 
     fn partition() -> PartitionId {

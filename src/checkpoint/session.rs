@@ -7,6 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{CheckpointStore, Created, Entry, Kind, Log, StoreError};
+use crate::flow::mutation::{Rule, removed};
 use crate::flow::{Seen, StageName, StoreId};
 
 /// What a process starts with.
@@ -139,6 +140,9 @@ pub async fn create(store: &dyn CheckpointStore, entry: &Entry) -> Created {
 /// Fills the `Seen` of one receiver from the whole log, before any of its partitions receives (protocol R3).
 pub fn load_seen(receiver: &StageName, entries: &[Entry], log: &Log) -> Seen {
     let mut seen = Seen::new();
+    if removed(Rule::IndexBeforeReceive) {
+        return seen;
+    }
     for (at, entry) in entries.iter().enumerate() {
         let doubts = entry.in_doubt.get(receiver).map_or(&[][..], Vec::as_slice);
         seen.load_in_doubt(doubts, entry.number);

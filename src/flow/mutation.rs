@@ -34,6 +34,8 @@ pub enum Rule {
     DropReleases,
     /// R7: another store's epochs are looked for.
     LookForForeign,
+    /// R7: every partition has a txn of its own in a target.
+    OwnTxn,
     /// R8: a commit is conditional on the epoch the target shows.
     ConditionalCommit,
     /// R9: the dead letter is part of the epoch.

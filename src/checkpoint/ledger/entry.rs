@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::{Action, Ledger, Now, Phase, Seens};
 use crate::checkpoint::{CursorCopy, Doubt, Entry, Kind, Part};
+use crate::flow::mutation::{Rule, removed};
 use crate::flow::{PartitionId, StageName};
 
 impl Ledger {
@@ -13,7 +14,8 @@ impl Ledger {
     pub(super) fn create_epochs(&mut self, seens: &Seens<'_>, now: Now, actions: &mut Vec<Action>) {
         let mut parts = Vec::new();
         for (partition, member) in &mut self.members {
-            if member.phase != Phase::Living || member.committing.is_some() {
+            let waits = member.committing.is_some() && !removed(Rule::OneEpochAtATime);
+            if member.phase != Phase::Living || waits {
                 continue;
             }
             let Some(report) = member.report.take() else { continue };
@@ -62,7 +64,7 @@ impl Ledger {
         adopted.extend(parts.iter().flat_map(|part| part.sinks.keys().cloned()));
         let mut in_doubt: BTreeMap<StageName, Vec<Doubt>> = BTreeMap::new();
         let mut cursors = Vec::new();
-        for (receiver, seen) in seens {
+        for (receiver, seen) in seens.iter().filter(|_| !removed(Rule::CopyBeforeFloor)) {
             let doubts = seen.undischarged_below(floor).into_iter();
             let doubts: Vec<_> = doubts.map(|(identity, since)| (identity, since.unwrap_or(now.wall))).collect();
             if !doubts.is_empty() {

@@ -12,6 +12,7 @@ mod types;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Begun, Entry, Inconsistent, Kind, Log, Newest, recover};
+use crate::flow::mutation::{Rule, removed};
 use crate::flow::{Committed, Digest, Epoch, Generation, Identity, PartitionId, Prepared, StageName, Tick, Verdict};
 
 pub use types::{Action, Commit, Event, LedgerConfig, Now, Seens, SinkReport, Tree};
@@ -107,7 +108,8 @@ impl Ledger {
         partitions: impl IntoIterator<Item = PartitionId>,
         now: Now,
     ) -> Self {
-        let known = begun.log.base.keys().chain(begun.log.newest.keys()).cloned();
+        let known = begun.log.base.keys().chain(begun.log.newest.keys());
+        let known = known.filter(|_| !removed(Rule::RetiredAreRecovered)).cloned();
         let members = partitions.into_iter().chain(known).map(|partition| {
             // Until its sinks have been asked, the newest part counts as not committed by any of them.
             let committing = begun.log.newest.get(&partition).map(|newest| Committing {
@@ -183,7 +185,10 @@ impl Ledger {
             }
             Event::Stored { number, newest } => self.stored(number, newest, seens, now, &mut actions),
             Event::Foreign { number } => {
-                if self.outstanding.as_ref().is_some_and(|entry| entry.number == number) {
+                if let Some(entry) = self.outstanding.take_if(|entry| entry.number == number) {
+                    if removed(Rule::ForeignEndsProcess) {
+                        return vec![self.write_after(number, entry)];
+                    }
                     self.lost = true;
                     return vec![Action::LostLog { number }];
                 }
@@ -209,6 +214,14 @@ impl Ledger {
         }
         self.advance(seens, now, &mut actions);
         actions
+    }
+
+    /// What R1 forbids: to write the entry after somebody else's.
+    fn write_after(&mut self, number: u64, mut entry: Box<Entry>) -> Action {
+        self.log.last = number;
+        entry.number = number + 1;
+        self.outstanding = Some(entry.clone());
+        Action::Create(entry)
     }
 
     /// Whether nothing is on its way that a drain must wait for.
@@ -324,7 +337,7 @@ impl Ledger {
 
     fn stored(&mut self, number: u64, newest: u64, seens: &mut Seens<'_>, now: Now, actions: &mut Vec<Action>) {
         let Some(entry) = self.outstanding.take_if(|entry| entry.number == number) else { return };
-        if newest > number {
+        if newest > number && !removed(Rule::ListAfterCreate) {
             self.lost = true;
             actions.push(Action::LostLog { number: newest });
             return;
@@ -442,6 +455,12 @@ impl Ledger {
         }
         if !self.is_named(partition) {
             self.release(partition, seens, actions);
+        } else if removed(Rule::FateBeforeRecovery) {
+            self.members.get_mut(partition).expect("a member that is down").phase = Phase::Down { free: true };
+            actions.push(Action::MayRecover { partition: partition.clone() });
+        } else if removed(Rule::FateBeforeFree) {
+            let seen = seens.get_mut(&partition.receiver);
+            actions.extend(seen.into_iter().flat_map(|seen| tell(&partition.receiver, seen.free(partition.index))));
         }
     }
 
@@ -527,7 +546,7 @@ impl Collecting {
                 let mut found = report.held;
                 let own = report.rejected_before.iter().chain(&report.rejected);
                 own.clone().for_each(|identity| found.add(*identity));
-                if found != report.sent {
+                if found != report.sent && !removed(Rule::ReceiptsAddUp) {
                     let (found, sent) = (found.count, report.sent.count);
                     return Tallied::Mismatch(format!(
                         "sink '{sink}' accounts for {found} of {sent} messages of epoch {}",

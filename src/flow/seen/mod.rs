@@ -14,6 +14,7 @@ mod table;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
+use super::mutation::{Rule, removed};
 use super::{DeliveryId, Epoch, Generation, Identity, Tick};
 use table::{Slot, Table};
 
@@ -235,7 +236,8 @@ impl Seen {
             self.ids.update(identity, |slot| slot.rejected = true);
         }
         for &(identity, row) in cursors {
-            self.cursors.insert(identity, Cursor { row, partition, epoch, committing: true, recorded: number });
+            let committing = !removed(Rule::CursorAfterCommit);
+            self.cursors.insert(identity, Cursor { row, partition, epoch, committing, recorded: number });
         }
     }
 
@@ -244,7 +246,7 @@ impl Seen {
         let live = self.links.get(&partition).copied();
         if let Some(id) = self.part(partition, epoch, State::Committing) {
             let cohort = self.cohorts.get_mut(&id).expect("a cohort that was found");
-            let attached = live == Some(cohort.generation);
+            let attached = live == Some(cohort.generation) || removed(Rule::InDoubt);
             cohort.state = if attached { State::Committed } else { State::InDoubt { since: wall } };
         }
         for cursor in self.cursors.values_mut().filter(|c| c.partition == partition && c.epoch == epoch) {
@@ -313,7 +315,7 @@ impl Seen {
             self.links.remove(&partition);
         }
         self.forget(|c| c.over(partition, generation) && c.accept == Accept::Received);
-        for cohort in self.cohorts.values_mut().filter(|c| c.over(partition, generation)) {
+        for cohort in self.cohorts.values_mut().filter(|c| c.over(partition, generation) && !removed(Rule::InDoubt)) {
             cohort.state = State::InDoubt { since: wall };
             cohort.accept = Accept::Owed;
         }
