@@ -96,6 +96,8 @@ pub(super) struct Evidence {
     /// The last epoch of each store's partition.
     last: BTreeMap<(StoreId, u32), Epoch>,
     floors: BTreeMap<StoreId, u64>,
+    /// The newest entry of each store.
+    numbers: BTreeMap<StoreId, u64>,
     /// The kind of the newest entry that is no session.
     pub newest: Option<Kind>,
     /// Which links have brought a message: process, partition and link.
@@ -127,10 +129,13 @@ impl Evidence {
         self.arrived.extend(numbers);
     }
 
-    /// A store is emptied: what the broker has no settlement of may come once more.
-    pub fn forget(&mut self) {
+    /// A store is emptied: what the broker has no settlement of may come once more, and go another way. Not into a merged
+    /// table, which knows what it has.
+    pub fn forget(&mut self, merge: bool) {
         for number in (0..self.messages.len()).filter(|number| !self.arrived.contains(number)) {
-            *self.allowed.entry(number).or_insert(1) += 1;
+            if !merge || self.messages[number] == Sort::Twin {
+                *self.allowed.entry(number).or_insert(1) += 1;
+            }
         }
     }
 
@@ -139,9 +144,9 @@ impl Evidence {
         let mut again = false;
         for number in numbers {
             let before = self.brought.entry(*number).or_default();
-            again |= before.iter().any(|(process, partition, link)| {
-                (*process, *partition) == (here.0, here.1) && *link != here.2
-            });
+            again |= before
+                .iter()
+                .any(|(process, partition, link)| (*process, *partition) == (here.0, here.1) && *link != here.2);
             before.insert(here);
         }
         again
@@ -152,8 +157,14 @@ impl Evidence {
         entry.floor > before
     }
 
-    /// An entry has landed: I5.
+    /// An entry has landed: I5. One that lands where an older one was deleted counts for nothing: nobody reads it, and
+    /// nothing of it may be shown (R4).
     pub fn stored(&mut self, entry: &Entry) -> Result<(), Broken> {
+        let newest = self.numbers.entry(entry.store).or_default();
+        if entry.number <= *newest {
+            return Ok(());
+        }
+        *newest = entry.number;
         if !matches!(entry.kind, Kind::Session { .. }) {
             self.newest = Some(entry.kind.clone());
         }
@@ -202,9 +213,10 @@ impl Evidence {
         let store = parts.next().and_then(|store| store.parse().ok()).map(StoreId);
         let partition = parts.next().and_then(|partition| partition.parse().ok());
         let key = (store.expect("a store"), partition.expect("a partition"), epoch, table.to_owned());
-        let named = self.prepared.get(&key).is_some_and(|payload| {
-            staged.is_some_and(|staged| payload.contains(&staged.to_string()))
-        });
+        let named = self
+            .prepared
+            .get(&key)
+            .is_some_and(|payload| staged.is_some_and(|staged| payload.contains(&staged.to_string())));
         let evidence = |what: &str| format!("table {table}, partition {}, epoch {epoch}: {what}", key.1);
         if !named {
             return Err(Broken { invariant: Invariant::I6, evidence: evidence("it was shown, and no entry names it") });
@@ -257,7 +269,8 @@ impl Evidence {
     /// Accepts are sent, each delivery for the given time: I1, I2, I8.
     pub fn accept_sent(&self, deliveries: &[(usize, u64)]) -> Result<(), Broken> {
         for &(number, times) in deliveries {
-            let named = |broken: Broken| Broken { evidence: format!("message {number}: {}", broken.evidence), ..broken };
+            let named =
+                |broken: Broken| Broken { evidence: format!("message {number}: {}", broken.evidence), ..broken };
             invariants::settled_once(times).map_err(named)?;
             self.whole(number).map_err(named)?;
         }
@@ -291,8 +304,10 @@ impl Evidence {
     /// At the end: every message is where it belongs, and nowhere else (I3, I8).
     pub fn complete(&self) -> Result<(), Broken> {
         for number in 0..self.messages.len() {
-            self.whole(number)
-                .map_err(|broken| Broken { evidence: format!("in the end, message {number}: {}", broken.evidence), ..broken })?;
+            self.whole(number).map_err(|broken| Broken {
+                evidence: format!("in the end, message {number}: {}", broken.evidence),
+                ..broken
+            })?;
             let dead = self.times(DEAD_LETTER, number, 0) > 0;
             let shown = self.sinks.iter().any(|sink| (0..2).any(|row| self.times(sink, number, row) > 0));
             let sort = &self.messages[number];

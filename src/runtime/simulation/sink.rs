@@ -199,10 +199,15 @@ impl Sink for FaultySink {
             if !hands.lands() {
                 return Err(StageError::away("gone"));
             }
+            let put =
+                |hands: &Hands| hands.world.space.table(&name).versions().iter().filter(|v| v.txn.1 == epoch).count();
+            let before = put(&hands);
             let result = inner.lock().await.commit(epoch, base, &prepared, group).await;
+            let landed = put(&hands) > before;
             let mut state = hands.world.state();
-            state.note(format!("process {} partition {partition} sink {name} epoch {epoch}: {result:?}", hands.process));
-            if result.is_ok() {
+            state
+                .note(format!("process {} partition {partition} sink {name} epoch {epoch}: {result:?}", hands.process));
+            if result.is_ok() && landed {
                 if hands.pulse() == Pulse::Cut {
                     state.fired.count(Fault::CommitAfterItsProcess);
                 }

@@ -217,10 +217,11 @@ struct FaultyIntake {
 impl Intake for FaultyIntake {
     async fn receive(&mut self, room: Room) -> Result<Received> {
         let Self { inner, link, .. } = self;
+        let here = format!("link {}", link.number);
         let verdict = tokio::select! {
             biased;
             () = link.noticed() => Verdict::Fail,
-            verdict = link.hands.begin(Op::Receive, &format!("link {}", link.number)) => verdict,
+            verdict = link.hands.begin(Op::Receive, &here) => verdict,
         };
         match verdict {
             Verdict::Do => {}
@@ -263,15 +264,10 @@ struct FaultySettler {
     _token: Token,
 }
 
-#[async_trait]
-impl Settler for FaultySettler {
-    async fn settle(&mut self, deliveries: &[DeliveryId], _outcome: Outcome) -> Result<Settled> {
+impl FaultySettler {
+    /// Sends a settlement, which is looked at as it leaves. `None`: the answer is awaited.
+    fn send(&self, deliveries: &[DeliveryId]) -> Result<Option<Settled>> {
         let link = &self.link;
-        match link.hands.begin(Op::Settle, &format!("link {}", link.number)).await {
-            Verdict::Do => {}
-            Verdict::Hang => std::future::pending().await,
-            _ => return Err(failure(&link.hands, "settle")),
-        }
         let mut state = link.state();
         let mut numbers = Vec::new();
         for delivery in deliveries {
@@ -281,7 +277,11 @@ impl Settler for FaultySettler {
         }
         {
             let mut world = link.hands.world.state();
-            world.note(format!("link {} accepts {:?}", link.number, numbers.iter().map(|(n, _)| n).collect::<Vec<_>>()));
+            world.note(format!(
+                "link {} accepts {:?}",
+                link.number,
+                numbers.iter().map(|(n, _)| n).collect::<Vec<_>>()
+            ));
             let space = &link.hands.world.space;
             let found = world.evidence.scan(space).and_then(|()| world.evidence.accept_sent(&numbers));
             if let Err(broken) = found {
@@ -290,7 +290,6 @@ impl Settler for FaultySettler {
         }
         match state.dead {
             Some((_, notice)) if clock::now() >= notice => return Err(StageError::away("the link is gone")),
-            Some(_) if !self.answers => return Ok(Settled::Sent),
             Some(_) => {}
             None => {
                 state.transit.push_back(deliveries.to_vec());
@@ -309,15 +308,27 @@ impl Settler for FaultySettler {
                 });
             }
         }
-        drop(state);
-        if self.answers {
-            if link.flushed().await {
-                return Ok(Settled::Received);
-            }
-            link.noticed().await;
-            return Err(StageError::away("the link is gone"));
+        Ok((!self.answers).then_some(Settled::Sent))
+    }
+}
+
+#[async_trait]
+impl Settler for FaultySettler {
+    async fn settle(&mut self, deliveries: &[DeliveryId], _outcome: Outcome) -> Result<Settled> {
+        let link = &self.link;
+        match link.hands.begin(Op::Settle, &format!("link {}", link.number)).await {
+            Verdict::Do => {}
+            Verdict::Hang => std::future::pending().await,
+            _ => return Err(failure(&link.hands, "settle")),
         }
-        Ok(Settled::Sent)
+        if let Some(settled) = self.send(deliveries)? {
+            return Ok(settled);
+        }
+        if link.flushed().await {
+            return Ok(Settled::Received);
+        }
+        link.noticed().await;
+        Err(StageError::away("the link is gone"))
     }
 
     fn attached(&self) -> bool {

@@ -44,6 +44,8 @@ pub(super) struct State {
     violation: Option<String>,
     trace: VecDeque<String>,
     steps: u64,
+    /// Of all that happened.
+    digest: u64,
 }
 
 /// How a process is.
@@ -71,6 +73,7 @@ impl World {
             violation: None,
             trace: VecDeque::new(),
             steps: 0,
+            digest: 0,
         };
         Self { space: Space::default(), state: Arc::new(Mutex::new(state)) }
     }
@@ -121,10 +124,15 @@ impl World {
         self.state().violation.clone()
     }
 
-    /// What happened last, and how many things happened in all.
-    pub fn story(&self) -> (Vec<String>, u64) {
+    /// What happened last.
+    pub fn story(&self) -> Vec<String> {
+        self.state().trace.iter().cloned().collect()
+    }
+
+    /// How much happened, and a digest of all of it.
+    pub fn digest(&self) -> (u64, u64) {
         let state = self.state();
-        (state.trace.iter().cloned().collect(), state.steps)
+        (state.steps, state.digest)
     }
 }
 
@@ -134,7 +142,9 @@ impl State {
         if self.trace.len() == TRACE {
             self.trace.pop_front();
         }
-        self.trace.push_back(format!("{:>7} ms  {what}", clock::tick().0));
+        let line = format!("{:>7} ms  {what}", clock::tick().0);
+        self.digest = xxhash_rust::xxh3::xxh3_64_with_seed(line.as_bytes(), self.digest);
+        self.trace.push_back(line);
     }
 
     pub fn violated(&mut self, what: impl std::fmt::Display) {
@@ -145,7 +155,7 @@ impl State {
     }
 
     /// Whether a call of `op` goes wrong, and how.
-    fn draw(&mut self, op: Op) -> Option<Manner> {
+    fn draw(&mut self, op: Op, partitions: u32) -> Option<Manner> {
         if self.calm || self.appetite == 0 || self.rng.random_range(0..1000) >= op.per_mille() {
             return None;
         }
@@ -153,6 +163,9 @@ impl State {
         let manners = Manner::of(op);
         let manner = manners[self.rng.random_range(0..manners.len())];
         self.fired.count(Fault::At(op, manner));
+        if op == Op::Prepare && manner != Manner::Delay && partitions > 1 {
+            self.fired.count(Fault::DiedInARound);
+        }
         Some(manner)
     }
 }
@@ -200,7 +213,7 @@ impl Hands {
     pub async fn alive(&self) {
         let mut pulse = self.pulse.subscribe();
         let now = pulse.wait_for(|pulse| *pulse != Pulse::Paused).await.map(|now| *now);
-        if now != Ok(Pulse::Running) {
+        if !matches!(now, Ok(Pulse::Running)) {
             std::future::pending::<()>().await;
         }
     }
@@ -220,7 +233,7 @@ impl Hands {
                 5..9 => state.rng.random_range(1..10),
                 _ => state.rng.random_range(10..300),
             };
-            let manner = state.draw(op);
+            let manner = state.draw(op, self.partitions);
             if let Some(manner) = manner {
                 state.note(format!("! process {} {of}: {op:?} {manner:?}", self.process));
             }
