@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use distributary::flow::registry::Registry;
 use distributary::{cli, connectors, translators};
 
 fn main() -> ExitCode {
-    cli::main(&translators::register(connectors::register(Registry::default())))
+    cli::main(&translators::register(connectors::register(Default::default())))
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant of an outgoing link: it takes a message from the queue only while it has credit and its session has a
 //! window, and then writes it at once. A message that needs more frames than the window allows stays with its link as
-//! [`Partial`], the only message that may wait there.
+//! `rest`, the only message that may wait there.
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Kind, Part};
+use crate::flow::mutation::{Rule, removed};
 use crate::flow::{Epoch, PartitionId, StageName};
 
 /// Where a partition is: its last epoch, and the epoch that each of its sinks shows once all of that is committed.
@@ -28,6 +29,8 @@ impl Base {
 pub struct Newest {
     /// The entry's number.
     pub number: u64,
+    /// When the entry was written, in ms since the epoch.
+    pub written: i64,
     /// The part, without its identities: [`Seen`](crate::flow::Seen) has them.
     pub part: Part,
     /// Where the partition was before it.
@@ -60,7 +63,8 @@ impl Log {
     pub fn read<'a>(entries: impl IntoIterator<Item = &'a Entry> + Clone) -> Self {
         let newest = entries.clone().into_iter().max_by_key(|entry| entry.number);
         let floor = newest.map_or(0, |entry| entry.floor);
-        let mut sorted: Vec<_> = entries.into_iter().filter(|entry| entry.number >= floor).collect();
+        let counts = |entry: &&Entry| entry.number >= floor || removed(Rule::NothingBelowFloor);
+        let mut sorted: Vec<_> = entries.into_iter().filter(counts).collect();
         sorted.sort_by_key(|entry| entry.number);
         let mut log = Self::default();
         for entry in sorted {
@@ -95,11 +99,11 @@ impl Log {
                 *shown = part.epoch.max(*shown);
             }
             let bare = Part { ids: Vec::new(), cursors: Vec::new(), ..part.clone() };
-            let newest = Newest { number: entry.number, part: bare, base };
+            let newest = Newest { number: entry.number, written: entry.written, part: bare, base };
             self.newest.insert(part.partition.clone(), newest);
         }
         let floor = self.floor;
-        self.newest.retain(|_, newest| newest.number >= floor);
+        self.newest.retain(|_, newest| newest.number >= floor || removed(Rule::NothingBelowFloor));
     }
 
     /// Where `partition` is.

@@ -54,11 +54,16 @@ impl fmt::Display for Inconsistent {
     }
 }
 
-/// Compares. `shown` has every exactly-once sink of the partition's tree, dead letter included.
+/// No target forgets a record that is younger than this, in ms: a day. (Tables that the Delta sink makes keep theirs for
+/// 30 days.)
+const RECORDS_KEPT: i64 = 24 * 60 * 60 * 1000;
+
+/// Compares, at time `wall` (ms since the epoch). `shown` has every exactly-once sink of the partition's tree, dead letter included.
 pub fn recover(
     log: &Log,
     partition: &PartitionId,
     shown: &BTreeMap<StageName, Committed>,
+    wall: i64,
 ) -> Result<Recovery, Inconsistent> {
     let inconsistent = |sink: &StageName, shown, expected: &[Epoch]| {
         let (partition, sink, expected) = (partition.clone(), sink.clone(), expected.to_vec());
@@ -97,9 +102,13 @@ pub fn recover(
                     replay.insert(sink.clone());
                 }
             }
+            // Had a part this young been committed, its record would still be there.
+            Committed::Unknown if named && wall.saturating_sub(newest.written) < RECORDS_KEPT => {
+                replay.insert(sink.clone());
+            }
             _ if named => return inconsistent(sink, Some(*shown), &[before, epoch]),
-            Committed::Unknown if before == Epoch(0) => {}
-            _ => return inconsistent(sink, Some(*shown), &[before]),
+            Committed::Unknown => {}
+            Committed::At(_) => return inconsistent(sink, Some(*shown), &[before]),
         }
     }
     Ok(Recovery { replay, next: epoch.max(newest.base.epoch).next() })
@@ -127,7 +136,7 @@ mod tests {
             cursors: vec![],
             sinks: [("a".into(), Prepared { rows: 1, payload: String::new() })].into(),
         };
-        let newest = Newest { number: 9, part, base };
+        let newest = Newest { number: 9, written: 0, part, base };
         Log { last: 9, newest: [(partition(), newest)].into(), ..Log::default() }
     }
 
@@ -137,7 +146,7 @@ mod tests {
 
     #[test]
     fn done_replay_or_inconsistent() {
-        let recover = |a, b| recover(&log(), &partition(), &shown(a, b));
+        let recover = |a, b| recover(&log(), &partition(), &shown(a, b), 0);
         let next = Epoch(4);
         assert_eq!(recover(3, 1), Ok(Recovery { replay: [].into(), next }));
         assert_eq!(recover(2, 1), Ok(Recovery { replay: ["a".into()].into(), next }));
@@ -149,20 +158,29 @@ mod tests {
     #[test]
     fn a_removed_sink_with_an_unfinished_entry_refuses() {
         let only_b: BTreeMap<StageName, _> = [("b".into(), Committed::At(Epoch(1)))].into();
-        let error = recover(&log(), &partition(), &only_b).expect_err("a cannot be asked");
+        let error = recover(&log(), &partition(), &only_b, 0).expect_err("a cannot be asked");
         assert!(error.to_string().contains("no longer in the topology"), "{error}");
         let drained = Log { drained: 10, ..log() };
-        assert!(recover(&drained, &partition(), &only_b).is_ok());
+        assert!(recover(&drained, &partition(), &only_b, 0).is_ok());
     }
 
     #[test]
     fn without_a_part_the_base_decides() {
         let base = Base { epoch: Epoch(7), sinks: [("a".into(), Epoch(6))].into() };
         let log = Log { base: [(partition(), base)].into(), ..Log::default() };
-        let resumed = recover(&log, &partition(), &shown(6, 0)).expect("as the base says");
+        let resumed = recover(&log, &partition(), &shown(6, 0), 0).expect("as the base says");
         assert_eq!(resumed.next, Epoch(8));
-        assert!(recover(&log, &partition(), &shown(7, 0)).is_err());
-        let fresh = recover(&Log::default(), &partition(), &shown(0, 0)).expect("nothing anywhere");
+        assert!(recover(&log, &partition(), &shown(7, 0), 0).is_err());
+        let fresh = recover(&Log::default(), &partition(), &shown(0, 0), 0).expect("nothing anywhere");
         assert_eq!(fresh.next, Epoch(1));
+    }
+
+    #[test]
+    fn a_sink_that_has_forgotten_is_trusted_while_the_part_is_young() {
+        let unknown: BTreeMap<StageName, _> =
+            [("a".into(), Committed::Unknown), ("b".into(), Committed::At(Epoch(1)))].into();
+        let recovered = recover(&log(), &partition(), &unknown, RECORDS_KEPT - 1).expect("replayed");
+        assert_eq!(recovered.replay, ["a".into()].into());
+        assert!(recover(&log(), &partition(), &unknown, RECORDS_KEPT).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::{Base, Entry, Kind, Log};
+use crate::flow::mutation::{Rule, removed};
 use crate::flow::{Epoch, PartitionId, StageName};
 
 impl Entry {
@@ -19,6 +20,7 @@ impl Entry {
         dropped: bool,
         wall: i64,
     ) -> Option<Self> {
+        let dropped = dropped || removed(Rule::ResetRepeatsPart);
         let log = Log::read(entries);
         let last = entries.iter().max_by_key(|entry| entry.number)?;
         let old = log.base.get(partition)?;

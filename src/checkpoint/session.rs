@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{CheckpointStore, Created, Entry, Kind, Log, StoreError};
 use crate::flow::mutation::{Rule, removed};
-use crate::flow::{Seen, StageName, StoreId};
+use crate::flow::{PartitionId, Seen, StageName, StoreId};
 
 /// What a process starts with.
 #[derive(Clone, Debug)]
@@ -84,6 +84,12 @@ impl Entry {
     }
 }
 
+impl Entry {
+    fn resets(&self, which: &PartitionId) -> bool {
+        matches!(&self.kind, Kind::Reset { partition, .. } if partition == which)
+    }
+}
+
 /// Takes the log over. `sinks` are those that `new_store` adopts. Retries what a store does not answer, for ever; the
 /// caller sets the limit.
 pub async fn begin(
@@ -148,6 +154,9 @@ pub fn load_seen(receiver: &StageName, entries: &[Entry], log: &Log) -> Seen {
         seen.load_in_doubt(doubts, entry.number);
         for part in entry.parts.iter().filter(|part| part.partition.receiver == *receiver) {
             // Of a part that a reset repeats only the newest copy counts (R4).
+            if removed(Rule::ResetKeepsIds) && entries[at + 1..].iter().any(|later| later.resets(&part.partition)) {
+                continue;
+            }
             let same = |p: &super::Part| p.partition == part.partition && p.epoch == part.epoch;
             if entries[at + 1..].iter().flat_map(|later| &later.parts).any(same) {
                 continue;

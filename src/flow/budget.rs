@@ -35,12 +35,17 @@ impl Budget {
 
     /// What is left, or `None`. A message larger than the whole byte budget is taken when nothing else is in flight.
     pub fn room(&self) -> Option<Room> {
-        let deliveries = self.0.max_deliveries.saturating_sub(self.unsettled());
+        let deliveries = self.deliveries_left();
         let bytes = self.0.max_bytes.saturating_sub(self.unsettled_bytes());
         (deliveries > 0 && bytes > 0).then(|| Room {
             deliveries: usize::try_from(deliveries).unwrap_or(usize::MAX),
             bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
         })
+    }
+
+    /// How many deliveries may still be taken.
+    pub fn deliveries_left(&self) -> u64 {
+        self.0.max_deliveries.saturating_sub(self.unsettled())
     }
 
     /// Takes what has arrived. The caller has asked [`room`](Self::room) first.

@@ -20,6 +20,8 @@ pub enum Rule {
     RetiredAreRecovered,
     /// R4: what an entry frees is named again.
     CopyBeforeFloor,
+    /// R4: recovery ignores what is below the floor.
+    NothingBelowFloor,
     /// R4: after a create the log is listed once more.
     ListAfterCreate,
     /// R5: recovery asks each sink.
@@ -28,6 +30,10 @@ pub enum Rule {
     BaseInEntries,
     /// R5: epoch e+1 is stored only after every sink committed e.
     OneEpochAtATime,
+    /// R5: a reset repeats the part that is not committed everywhere.
+    ResetRepeatsPart,
+    /// R5: what a reset ends is in doubt, not free.
+    ResetKeepsIds,
     /// R6: the receipts must add up.
     ReceiptsAddUp,
     /// R6: a dropped receipt ends the generation.

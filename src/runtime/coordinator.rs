@@ -213,15 +213,12 @@ impl CoordinatorActor {
         opened: Option<crate::flow::Opened>,
         ctx: &mut Context<Self>,
     ) {
-        if let Some(opened) = opened.filter(|opened| opened.foreign) {
-            if !self.ledger.is_adopted(&sink) {
-                let reason = format!(
-                    "sink '{sink}': its target has epochs of this topology from another checkpoint store ({opened:?}): messages \
-                     that it committed but had not settled could come twice; restore that store, or accept this and start \
-                     with --new-store"
-                );
-                return self.notify(Notice::Restart { partition, generation, error: StageError::park(reason) });
-            }
+        if opened.is_some_and(|opened| opened.foreign) && !self.ledger.is_adopted(&sink) {
+            let reason = format!(
+                "sink '{sink}': its target has epochs of this topology from another checkpoint store, and messages that were \
+                 committed but not settled then could come twice; restore that store, or accept this and start with --new-store"
+            );
+            return self.notify(Notice::Restart { partition, generation, error: StageError::park(reason) });
         }
         let Some(opening) = self.opening.get_mut(&partition) else { return };
         if let Some(opened) = opened {
@@ -299,7 +296,6 @@ impl Handler<Report> for CoordinatorActor {
                 self.on(Event::Committed { partition, generation, epoch, sink }, ctx);
             }
             StageEvent::CheckpointWanted { urgent } => self.on(Event::Wanted { urgent }, ctx),
-            StageEvent::Connected => {}
             event @ (StageEvent::InputEnded | StageEvent::LimitReached | StageEvent::LinkClosed { .. }) => {
                 if let StageEvent::LinkClosed { ended: true } = event
                     && let Some(seen) = self.plan.seens.get(&partition.receiver)

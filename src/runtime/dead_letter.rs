@@ -16,7 +16,6 @@ use arrow::compute::{cast, concat_batches, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
 use super::message::{PrepareDeadLetter, Reject, Store};
-use super::sink::no_rows;
 use super::stage::Stage;
 use crate::clock;
 use crate::flow::{Barrier, Bulk, Digest, Element, Identity, Reason, Receipt, Share, StageError, StageName};
@@ -95,7 +94,7 @@ impl Handler<PrepareDeadLetter> for DeadLetterActor {
             extra.extend(branches.map(|other| Share { origin: Vec::new(), receipt: other.receipt }));
         }
         shares.append(&mut extra);
-        let columns = concat_batches(&self.schema, &rows).unwrap_or_else(|_| no_rows(&self.schema));
+        let columns = concat_batches(&self.schema, &rows).expect("rows of one schema");
         let _ = sink.try_send(Store(Element::Rows(Bulk { columns, shares })));
         let sent = Digest::of(&rejected);
         let barrier = Barrier { epoch, sent, cursors: Vec::new(), rejected: Vec::new() };

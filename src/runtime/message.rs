@@ -110,8 +110,6 @@ pub(super) enum StageEvent {
     CheckpointCommitted { sink: StageName, epoch: Epoch },
     /// Half the budget is used (`urgent`: all of it), or a delivery is held.
     CheckpointWanted { urgent: bool },
-    /// The receiver is connected.
-    Connected,
     /// The partition's bounded input is at its end.
     InputEnded,
     /// The receiver has committed as many messages as it was to.

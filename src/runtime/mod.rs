@@ -85,6 +85,19 @@ impl Default for LogLimits {
     }
 }
 
+impl Default for Options {
+    /// In place, with the topology's own store.
+    fn default() -> Self {
+        Self {
+            new_store: false,
+            placement: Placement::Current,
+            store: None,
+            embedded_broker: None,
+            telemetry: Telemetry::new(""),
+        }
+    }
+}
+
 /// Why a topology could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -186,8 +199,14 @@ pub async fn start(topology: Topology, options: Options) -> Result<Running, Star
             built: coordinator.clone().recipient(),
             report: coordinator.recipient(),
         };
-        let run =
-            Run { done: Some(done), draining: false, ending: None, bounded_out: BTreeSet::new(), drain_failure: None };
+        let run = Run {
+            done: Some(done),
+            draining: false,
+            ending: None,
+            bounded_out: BTreeSet::new(),
+            all_closed: false,
+            drain_failure: None,
+        };
         SupervisorActor { plan: plan.clone(), arbiters, coordinator: Some(coordinator), partitions, run }
     });
     Ok(Running { control: supervisor.recipient(), done: ended, status })

@@ -125,7 +125,7 @@ impl Handler<Resume> for ReceiverActor {
 async fn connect(mut source: Box<dyn Source>, status: &Status, partition: &crate::flow::PartitionId) -> Result<Link> {
     const PATIENCE: Duration = Duration::from_secs(300);
     let started = clock::now();
-    let seed = u64::from(partition.index) ^ started.elapsed().as_nanos() as u64;
+    let seed = u64::from(partition.index);
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1), seed);
     let mut patient = true;
     let mut told = false;
@@ -165,7 +165,6 @@ impl ReceiverActor {
         self.link.connected = true;
         self.link.intake = Some(link.intake);
         self.link.settler = Some(link.settler);
-        self.stage.report(StageEvent::Connected);
         tracing::info!(partition = %self.stage.guard.partition, "receiving");
         ctx.run_interval(Duration::from_secs(1), |receiver, _| receiver.expire());
         if self.link.draining {

@@ -7,7 +7,6 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use actix::prelude::*;
-use arrow::array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -261,9 +260,4 @@ impl Handler<CompleteCheckpoint> for SinkActor {
             self.settle(receipts);
         }
     }
-}
-
-/// An empty batch of these columns.
-pub(super) fn no_rows(schema: &arrow::datatypes::SchemaRef) -> RecordBatch {
-    RecordBatch::new_empty(schema.clone())
 }

@@ -46,6 +46,8 @@ pub(super) struct Run {
     pub ending: Option<End>,
     /// Receivers that have reached their bound.
     pub bounded_out: BTreeSet<StageName>,
+    /// In a drain: the coordinator has been told that every link is closed.
+    pub all_closed: bool,
     /// What went wrong in the drain.
     pub drain_failure: Option<String>,
 }
@@ -185,7 +187,8 @@ impl SupervisorActor {
                 Reaction::Retry => {
                     tracing::error!(partition = %id, %generation, %error, "partition failed, restarting")
                 }
-                Reaction::Park => tracing::error!(partition = %id, %generation, %error, "partition cannot go on"),
+                // Said when it is parked.
+                Reaction::Park => {}
             }
             let id = id.clone();
             ctx.run_later(LAST_BREATH, move |supervisor, _| {
@@ -213,7 +216,7 @@ impl SupervisorActor {
         if configured.all(|p| matches!(p.standing, Standing::Parked)) {
             self.finish(End::Failed(format!("all partitions are parked; the last one, {id}: {reason}")), ctx);
         }
-        self.drained_or_not(ctx);
+        self.drained_or_not();
     }
 
     /// Whether a restart that committed nothing was one too many.
@@ -272,16 +275,17 @@ impl SupervisorActor {
             );
             supervisor.finish(End::Failed(why), ctx);
         });
-        self.drained_or_not(ctx);
+        self.drained_or_not();
     }
 
     /// In a drain: when every link is closed, the log may be ended.
-    fn drained_or_not(&mut self, _: &mut Context<Self>) {
+    fn drained_or_not(&mut self) {
         if !self.run.draining || self.run.ending.is_some() {
             return;
         }
         let open = |p: &Partition| p.configured && !p.link_closed && matches!(p.standing, Standing::Living { .. });
-        if !self.partitions.values().any(open) {
+        if !self.run.all_closed && !self.partitions.values().any(open) {
+            self.run.all_closed = true;
             self.tell(Tell::AllClosed);
         }
     }
@@ -428,7 +432,7 @@ impl Handler<GenerationEnded> for SupervisorActor {
             partition.standing = Standing::Dead { cause };
         }
         self.tell(Tell::PartitionDown { partition: id, generation });
-        self.drained_or_not(ctx);
+        self.drained_or_not();
     }
 }
 
@@ -457,7 +461,7 @@ impl Handler<Notice> for SupervisorActor {
                     StageEvent::LimitReached => self.bound_reached(id.receiver, ctx),
                     StageEvent::LinkClosed { .. } => {
                         partition.link_closed = true;
-                        self.drained_or_not(ctx);
+                        self.drained_or_not();
                     }
                     _ => {}
                 }

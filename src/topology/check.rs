@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::flow::{self, Flow};
+use super::columns::{self, Flow};
 use super::node::{Content, Node};
 use super::problem::{Path, Report, shown, suggestion};
 use super::schema::{self, Section};
@@ -47,6 +47,9 @@ pub(super) fn check(
     Check { environment, registry, report }.topology(root)
 }
 
+/// serde would name the value, which may be private.
+const OUT_OF_RANGE: &str = "a number in it is larger than any that can be meant";
+
 struct Check<'a> {
     environment: &'a dyn Environment,
     registry: &'a Registry,
@@ -84,7 +87,7 @@ impl Check<'_> {
         let receivers: BTreeMap<_, _> = trees.iter().filter_map(|tree| flow.receiver(tree)).collect();
         let sinks = flow.sinks();
         let dead_letter_spec =
-            dead_letter.as_ref().and_then(|stage| flow::dead_letter(stage, self.registry, self.report));
+            dead_letter.as_ref().and_then(|stage| columns::dead_letter(stage, self.registry, self.report));
 
         rules::embedded_broker(&stages, has_broker, self.report);
         let named = name.is_some();
@@ -206,12 +209,21 @@ impl Check<'_> {
             path: path.clone(),
             kind: kind.map(|kind| kind.name().to_owned()),
             config,
-            receiver: (section == Section::Receivers).then(|| fields(&value)).flatten(),
+            receiver: (section == Section::Receivers).then(|| self.fields(&value, fits, path)).flatten(),
             batcher: (section == Section::Batchers)
-                .then(|| fields(&value).map(|batcher| (batcher, node.get("max_rows").is_some())))
+                .then(|| self.fields(&value, fits, path).map(|batcher| (batcher, node.get("max_rows").is_some())))
                 .flatten(),
             delivery: node.get("delivery").and_then(Node::text).map(str::to_owned),
         }
+    }
+
+    /// What all stages of the section have. If it `fits` the schema and cannot be read all the same, that is a problem.
+    fn fields<T: DeserializeOwned>(&mut self, stage: &Value, fits: bool, path: &Path) -> Option<T> {
+        let fields = serde_json::from_value(stage.clone()).ok();
+        if fits && fields.is_none() {
+            self.report.problem(path, OUT_OF_RANGE);
+        }
+        fields
     }
 
     fn unknown_kind(&mut self, named: &str, private: bool, section: Section, path: &Path) {
@@ -235,18 +247,12 @@ impl Check<'_> {
         if !schema::examine(&schema, node, &path, self.environment, self.report) {
             return None;
         }
-        match serde_json::from_value(node.json()) {
-            Ok(settings) => Some(settings),
-            Err(error) => {
-                self.report.foreign_problem(&path, &error.to_string());
-                None
-            }
+        let settings = serde_json::from_value(node.json()).ok();
+        if settings.is_none() {
+            self.report.problem(&path, OUT_OF_RANGE);
         }
+        settings
     }
-}
-
-fn fields<T: DeserializeOwned>(stage: &Value) -> Option<T> {
-    serde_json::from_value(stage.clone()).ok()
 }
 
 /// The names after `from:`, whatever else is wrong with the stage.

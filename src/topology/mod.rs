@@ -14,7 +14,7 @@
 //! | `substitution` | `${…}` in its scalars |
 //! | `schema`, `violation` | the JSON Schema, and what a violation of it means |
 //! | `tree` | what takes from what |
-//! | `flow` | columns down the tree, kinds planned on the way |
+//! | `columns` | columns down the tree, kinds planned on the way |
 //! | `rules` | what spans several fields or sections |
 //! | `check` | all of them, in order |
 //! | `settings` | the sections that are no stages |
@@ -32,8 +32,8 @@ use crate::flow::registry::{Guarantee, Registry, SinkKind};
 use crate::flow::{SourceFactory, StageName, TranslatorFactory};
 
 mod check;
+mod columns;
 mod document;
-mod flow;
 mod node;
 mod problem;
 mod rules;

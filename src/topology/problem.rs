@@ -132,6 +132,10 @@ impl Path {
                 (Content::Map(entries), Step::Key(name)) => {
                     entries.iter().find(|entry| entry.key == *name).map(|entry| (&entry.value, entry.place))
                 }
+                (Content::Map(entries), Step::Index(index)) => {
+                    let name = index.to_string();
+                    entries.iter().find(|entry| entry.key == name).map(|entry| (&entry.value, entry.place))
+                }
                 (Content::List(items), Step::Index(index)) => items.get(*index).map(|item| (item, item.place)),
                 // A connector that names a list's item writes its index as text.
                 (Content::List(items), Step::Key(name)) => {
@@ -206,13 +210,15 @@ impl Report {
         self.push(path, Spot::Exact(place), message.into());
     }
 
-    /// As [`problem`](Self::problem), with a sentence that somebody else wrote: what is private is struck out of it.
+    /// As [`problem`](Self::problem), with a sentence that somebody else wrote: what is private is struck out of it, and it
+    /// stays on one line.
     pub fn foreign_problem(&mut self, path: &Path, message: &str) {
         let mut message = message.to_owned();
         for private in &self.private {
             message = message.replace(private.as_str(), "***");
         }
-        self.push(path, Spot::Value, message);
+        let one_line = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+        self.push(path, Spot::Value, message.chars().map(one_line).collect());
     }
 
     fn push(&mut self, path: &Path, spot: Spot, message: String) {
@@ -329,9 +335,9 @@ mod tests {
         report.keep_private("passport\n");
         report.keep_private("a\"b");
         report.keep_private("s");
-        report.foreign_problem(&Path::root(), r#"cannot use 'passport' nor 'pass' nor "a\"b""#);
+        report.foreign_problem(&Path::root(), "cannot use\n'passport' nor 'pass' nor \"a\\\"b\"");
         let problems = report.finish("t.yaml", None).unwrap_err();
-        assert_eq!(problems.to_string(), r#"t.yaml:1:1: cannot use '***' nor '***' nor "***""#);
+        assert_eq!(problems.to_string(), r#"t.yaml:1:1: cannot use\n'***' nor '***' nor "***""#);
     }
 
     #[test]

@@ -268,7 +268,7 @@ pub(super) fn examine(
     report: &mut Report,
 ) -> bool {
     let before = report.count();
-    mark_secrets(schema, schema, node, 0);
+    apply(schema, schema, node, 0);
     settle_files(node, path, environment, report);
     let validator = jsonschema::options()
         .should_validate_formats(true)
@@ -295,8 +295,9 @@ pub(super) fn examine(
     report.count() == before && !node.is_broken()
 }
 
-/// Marks every place below `node` that `schema` marks as a secret, in whichever branch.
-fn mark_secrets(schema: &Value, root: &Value, node: &mut Node, depth: usize) {
+/// Marks every place below `node` that `schema` marks as a secret, in whichever branch, and writes whole numbers whole:
+/// to JSON Schema 5.0 is an integer, to serde it is not.
+fn apply(schema: &Value, root: &Value, node: &mut Node, depth: usize) {
     const DEEPEST: usize = 100;
     if depth > DEEPEST || !schema.is_object() {
         return;
@@ -304,22 +305,33 @@ fn mark_secrets(schema: &Value, root: &Value, node: &mut Node, depth: usize) {
     if schema["format"] == "secret" {
         node.secret = true;
     }
+    if let (true, Content::Scalar(Value::Number(number))) = (may_be_integer(schema), &mut node.content) {
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        if let Some(whole) = number.as_f64().filter(|n| number.is_f64() && n.fract() == 0.0 && n.abs() < EXACT) {
+            *number = (whole as i64).into();
+        }
+    }
     if let Some(target) = schema["$ref"].as_str().and_then(|to| root.pointer(to.strip_prefix('#')?)) {
-        mark_secrets(target, root, node, depth + 1);
+        apply(target, root, node, depth + 1);
     }
     for branch in ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten() {
-        mark_secrets(branch, root, node, depth + 1);
+        apply(branch, root, node, depth + 1);
     }
     match &mut node.content {
         Content::Scalar(_) => {}
-        Content::List(items) => items.iter_mut().for_each(|item| mark_secrets(&schema["items"], root, item, depth + 1)),
+        Content::List(items) => items.iter_mut().for_each(|item| apply(&schema["items"], root, item, depth + 1)),
         Content::Map(entries) => {
             for entry in entries {
                 let field = schema["properties"].get(&entry.key).unwrap_or(&schema["additionalProperties"]);
-                mark_secrets(field, root, &mut entry.value, depth + 1);
+                apply(field, root, &mut entry.value, depth + 1);
             }
         }
     }
+}
+
+fn may_be_integer(schema: &Value) -> bool {
+    let types = &schema["type"];
+    types == "integer" || types.as_array().is_some_and(|types| types.iter().any(|name| name == "integer"))
 }
 
 /// Reads the files of all but secrets, which keep their reference and are read at each use; notes what is private.

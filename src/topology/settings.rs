@@ -319,16 +319,3 @@ mod span {
         Span(*duration).serialize(serializer)
     }
 }
-
-/// As [`span`], where there may be none.
-mod optional_span {
-    use super::*;
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<Span>::deserialize(deserializer)?.map(|span| span.0))
-    }
-
-    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-        duration.map(Span).serialize(serializer)
-    }
-}

@@ -64,6 +64,9 @@ impl<'s> Edges<'s> {
         let none = || vec![Vec::new(); stages.len()];
         let mut edges = Self { stages, parents: none(), children: none(), used: vec![false; stages.len()] };
         for (index, stage) in stages.iter().enumerate() {
+            if stage.from.is_empty() {
+                edges.perhaps_used(index);
+            }
             for from in &stage.from {
                 edges.connect(index, from, &names, report);
             }
@@ -80,9 +83,9 @@ impl<'s> Edges<'s> {
                 true => format!("known stages: {}", known.join(", ")),
                 false => suggestion(&from.name, known.iter().copied(), "known stages"),
             };
-            // The stage that was meant is not also told that nothing takes from it.
-            if let Some(&meant) = super::problem::nearest(&from.name, known).and_then(|name| names.get(name)) {
-                self.used[meant] = true;
+            match super::problem::nearest(&from.name, known.iter().copied()) {
+                Some(meant) => self.used[names[meant]] = true,
+                None => self.perhaps_used(taker),
             }
             let name = if from.private { "this name" } else { &shown(&from.name) };
             return report.problem(&from.path, format!("there is no stage {name}; {end}"));
@@ -106,6 +109,14 @@ impl<'s> Edges<'s> {
         }
         self.parents[taker].push(giver);
         self.children[giver].push(taker);
+    }
+
+    /// The stage names none to take from, or none that there is. Whichever was meant is not also told that nothing takes
+    /// from it.
+    fn perhaps_used(&mut self, taker: usize) {
+        for giver in 0..self.stages.len() {
+            self.used[giver] |= self.may_take(taker, giver);
+        }
     }
 
     /// The order of the flow: receivers, translators, one batcher, sinks.
@@ -270,7 +281,7 @@ mod tests {
     #[test]
     fn what_is_no_tree_is_reported_once() {
         for (lines, problem) in [
-            ("r a\ns z b", "sinks.z.from: there is no stage 'b'; did you mean 'a'?"),
+            ("r orders\ns z ordres", "sinks.z.from: there is no stage 'ordres'; did you mean 'orders'?"),
             ("r orders\ns z kiosk", "sinks.z.from: there is no stage 'kiosk'; known stages: orders"),
             ("r a\ns z a a", "sinks.z.from: 'a' is listed twice"),
             (

@@ -100,6 +100,7 @@ impl<'a> Bodies<'a> {
     }
 
     /// The body of a row without its byte order mark; `None` if the message has none.
+    #[inline]
     fn get(&self, row: usize) -> Option<&'a [u8]> {
         if self.nulls.is_some_and(|nulls| nulls.is_null(row)) {
             return None;
@@ -201,6 +202,7 @@ impl<F: Format> Reader<F> {
                 body => self.format.feed(body, &mut progress.parts),
             };
             match fed {
+                Ok(1) => progress.from.push(u32::try_from(row).unwrap_or(u32::MAX)),
                 Ok(count) => progress.from.extend(std::iter::repeat_n(u32::try_from(row).unwrap_or(u32::MAX), count)),
                 Err(detail) => {
                     step = Step::Spoilt(Some(row), detail);
@@ -225,6 +227,7 @@ impl<F: Format> Reader<F> {
     }
 
     /// A body that is worth feeding; an empty one has no records.
+    #[inline]
     fn checked<'a>(&mut self, bodies: Bodies<'a>, row: usize) -> std::result::Result<&'a [u8], String> {
         let body = bodies.get(row).ok_or("the message has no body")?;
         if F::is_empty(body) {

@@ -147,33 +147,13 @@ impl JsonFormat {
         Self { schema, expected, records, decoder: None, room: 0, faults: Vec::new() }
     }
 
+    #[inline]
     fn decoder(&mut self) -> std::result::Result<&mut Decoder, String> {
         if self.decoder.is_none() {
             let builder = ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(self.room.max(2));
             self.decoder = Some(builder.build_decoder().map_err(|error| error.to_string())?);
         }
         self.decoder.as_mut().ok_or_else(|| "no decoder".to_owned())
-    }
-
-    /// Feeds a body, and answers how many records there are now, those put into `full` included.
-    fn feed_all(&mut self, mut body: &[u8], full: &mut Vec<RecordBatch>) -> std::result::Result<usize, String> {
-        let room = self.room;
-        let decoder = self.decoder()?;
-        let mut flushed = 0;
-        loop {
-            let taken = decoder.decode(body).map_err(|error| plainly(&error.to_string()))?;
-            body = &body[taken..];
-            if decoder.has_partial_record() {
-                return Err("the body ends too early".to_owned());
-            }
-            if decoder.len() >= room {
-                flushed += decoder.len();
-                full.extend(decoder.flush().map_err(|error| plainly(&error.to_string()))?);
-            }
-            if body.is_empty() {
-                return Ok(flushed + decoder.len());
-            }
-        }
     }
 }
 
@@ -192,12 +172,27 @@ impl Format for JsonFormat {
         }
     }
 
-    fn feed(&mut self, body: &[u8], full: &mut Vec<RecordBatch>) -> std::result::Result<usize, String> {
-        let before = self.decoder()?.len();
-        let count = self.feed_all(body, full)? - before;
-        match self.records {
-            Records::One if count != 1 => Err(SEVERAL.to_owned()),
-            _ => Ok(count),
+    fn feed(&mut self, mut body: &[u8], full: &mut Vec<RecordBatch>) -> std::result::Result<usize, String> {
+        let (room, records) = (self.room, self.records);
+        let decoder = self.decoder()?;
+        let (before, mut flushed) = (decoder.len(), 0);
+        loop {
+            let taken = decoder.decode(body).map_err(|error| plainly(&error.to_string()))?;
+            body = &body[taken..];
+            if decoder.has_partial_record() {
+                return Err("the body ends too early".to_owned());
+            }
+            if decoder.len() >= room {
+                flushed += decoder.len();
+                full.extend(decoder.flush().map_err(|error| plainly(&error.to_string()))?);
+            }
+            if body.is_empty() {
+                break;
+            }
+        }
+        match flushed + decoder.len() - before {
+            count if count != 1 && records == Records::One => Err(SEVERAL.to_owned()),
+            count => Ok(count),
         }
     }
 

@@ -4,6 +4,7 @@
 //! partition waits for a sick one. A report that comes too late for its round has a round of its own (protocol C22).
 //! At most one create is outstanding (R1), and nobody recovers while one names it (R2).
 
+mod collect;
 mod entry;
 #[cfg(test)]
 mod tests;
@@ -13,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Begun, Entry, Inconsistent, Kind, Log, Newest, recover};
 use crate::flow::mutation::{Rule, removed};
-use crate::flow::{Committed, Digest, Epoch, Generation, Identity, PartitionId, Prepared, StageName, Tick, Verdict};
+use crate::flow::{Committed, Epoch, Generation, PartitionId, StageName, Tick, Verdict};
 
+use collect::{Collecting, Report, Tallied};
 pub use types::{Action, Commit, Event, LedgerConfig, Now, Seens, SinkReport, Tree};
 
 /// Everything the coordinator knows.
@@ -29,6 +31,8 @@ pub struct Ledger {
     timer: Tick,
     last_round: Option<Tick>,
     wanted: bool,
+    /// A checkpoint was wanted of a partition that could not be triggered then.
+    deferred: bool,
     draining: bool,
     /// The create that has no answer yet.
     outstanding: Option<Box<Entry>>,
@@ -76,21 +80,11 @@ struct Member {
     committing: Option<Committing>,
 }
 
-#[derive(Clone, Debug, Hash)]
-struct Collecting {
-    epoch: Epoch,
-    since: Tick,
-    reports: BTreeMap<StageName, SinkReport>,
-    /// What was rejected, once all sinks but the dead letter have reported.
-    rejected: Option<BTreeSet<Identity>>,
-}
-
-#[derive(Clone, Debug, Hash)]
-struct Report {
-    epoch: Epoch,
-    rejected: BTreeSet<Identity>,
-    cursors: Vec<(Identity, u64)>,
-    sinks: BTreeMap<StageName, Prepared>,
+impl Member {
+    /// Whether a checkpoint may be triggered.
+    fn is_ready(&self) -> bool {
+        self.phase == Phase::Living && self.collecting.is_none() && self.report.is_none()
+    }
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -134,6 +128,7 @@ impl Ledger {
             timer: Tick(now.tick.0 + config.interval),
             last_round: None,
             wanted: false,
+            deferred: false,
             draining: false,
             outstanding: None,
             lost: false,
@@ -249,9 +244,14 @@ impl Ledger {
             self.timer = Tick(now.tick.0 + self.config.interval);
             self.trigger(seens, now, actions);
         }
+        if self.deferred {
+            self.wanted |= self.members.iter().any(|(id, m)| m.is_ready() && has_open(seens, id, m.filling));
+        }
         // A want joins the open round; without one it waits until rounds are far enough apart.
         if self.wanted && (self.round.is_some() || now.tick >= self.earliest_round()) || self.draining {
             self.wanted = false;
+            let busy = |(id, m): (&PartitionId, &Member)| !m.is_ready() && has_open(seens, id, m.filling);
+            self.deferred = self.members.iter().any(busy);
             self.trigger(seens, now, actions);
         }
         if let Some(round) = &mut self.round {
@@ -273,8 +273,7 @@ impl Ledger {
     fn trigger(&mut self, seens: &Seens<'_>, now: Now, actions: &mut Vec<Action>) {
         let mut triggered = BTreeSet::new();
         for (partition, member) in &mut self.members {
-            let ready = member.phase == Phase::Living && member.collecting.is_none() && member.report.is_none();
-            if !ready {
+            if !member.is_ready() {
                 continue;
             }
             // Without an exactly-once sink there are no identities, so whether something is open is not known here.
@@ -492,7 +491,7 @@ impl Ledger {
             return;
         }
         member.generation = generation;
-        let recovery = match recover(&self.log, partition, shown) {
+        let recovery = match recover(&self.log, partition, shown, now.wall) {
             Ok(recovery) => recovery,
             Err(inconsistent) => {
                 let reason = Inconsistent::to_string(&inconsistent);
@@ -520,65 +519,6 @@ impl Ledger {
                 actions.push(Action::Resume { partition, generation, next });
             }
         }
-    }
-}
-
-/// What the reports of an epoch add up to.
-enum Tallied {
-    Incomplete,
-    AskDeadLetter(Action),
-    Mismatch(String),
-    Complete(Report),
-}
-
-impl Collecting {
-    /// Protocol R6: what each branch holds and what was rejected on its way must be all that the receiver sent, and the
-    /// dead letter must have exactly what was rejected.
-    fn verdict(&mut self, tree: &Tree, partition: &PartitionId, generation: Generation) -> Tallied {
-        let dead_letter = tree.dead_letter.as_ref();
-        if !tree.sinks.iter().all(|sink| self.reports.contains_key(sink)) {
-            return Tallied::Incomplete;
-        }
-        if self.rejected.is_none() {
-            let mut rejected = BTreeSet::new();
-            for sink in &tree.sinks {
-                let report = &self.reports[sink];
-                let mut found = report.held;
-                let own = report.rejected_before.iter().chain(&report.rejected);
-                own.clone().for_each(|identity| found.add(*identity));
-                if found != report.sent && !removed(Rule::ReceiptsAddUp) {
-                    let (found, sent) = (found.count, report.sent.count);
-                    return Tallied::Mismatch(format!(
-                        "sink '{sink}' accounts for {found} of {sent} messages of epoch {}",
-                        self.epoch
-                    ));
-                }
-                rejected.extend(own.copied());
-            }
-            let ask = !rejected.is_empty() && dead_letter.is_some();
-            self.rejected = Some(rejected.clone());
-            if ask {
-                let (partition, epoch) = (partition.clone(), self.epoch);
-                let rejected = rejected.into_iter().collect();
-                return Tallied::AskDeadLetter(Action::PrepareDeadLetter { partition, generation, epoch, rejected });
-            }
-        }
-        let rejected = self.rejected.clone().unwrap_or_default();
-        if let Some(dead_letter) = dead_letter.filter(|_| !rejected.is_empty()) {
-            let Some(report) = self.reports.get(dead_letter) else { return Tallied::Incomplete };
-            if report.held != Digest::of(&rejected) {
-                let (has, of) = (report.held.count, rejected.len());
-                return Tallied::Mismatch(format!(
-                    "the dead letter has {has} of {of} rejected messages of epoch {}",
-                    self.epoch
-                ));
-            }
-        }
-        let cursors =
-            self.reports.values().map(|report| &report.cursors).max_by_key(|c| c.len()).cloned().unwrap_or_default();
-        let sinks = std::mem::take(&mut self.reports).into_iter().filter(|(sink, _)| tree.exactly_once.contains(sink));
-        let sinks = sinks.filter_map(|(sink, report)| Some((sink, report.prepared?))).collect();
-        Tallied::Complete(Report { epoch: self.epoch, rejected, cursors, sinks })
     }
 }
 

@@ -31,12 +31,17 @@ impl World {
             Step::Start { partitions } => self.start(model, partitions),
             Step::Second => self.start(model, model.partitions.len() as u8),
             Step::Empty => {
+                self.contradicted = true;
                 self.store = self.stores.len() as u8;
                 self.stores.push(Default::default());
                 Ok(())
             }
             Step::Reset { partition, dropped } => self.reset(model, partition, dropped),
-            Step::Open { process, partition } => self.open(model, process, partition),
+            Step::Open { process, partition } => {
+                let dead = self.process(process).partitions[&partition].generation;
+                self.open(model, process, partition)?;
+                if dead > 0 { self.hears_nothing_stale(model, process, partition, dead) } else { Ok(()) }
+            }
             Step::Park { process, partition } => self.give_up(model, process, partition),
             Step::Deliver { process, partition, msg } => {
                 let link = self.process(process).link(partition);
@@ -125,11 +130,15 @@ impl World {
         self.hears_nothing_stale(model, process, index, generation)
     }
 
-    /// I6: whatever else a dead generation says, the ledger and `Seen` stay as they are.
+    /// I6: whatever else a dead generation says, the ledger and `Seen` are as if only time had passed.
     fn hears_nothing_stale(&self, model: &Model, process: u8, partition: u8, generation: u8) -> Result {
         if !self.lives(process) {
             return Ok(());
         }
+        // What a sink committed is true whoever says so, as long as nobody else was told to commit it again.
+        let is_replaced = self.process(process).partitions[&partition].generation > generation;
+        let mut quiet = self.clone();
+        quiet.feed(model, process, Event::Timer, NOW)?;
         let mut other = self.clone();
         let id = model.partition(partition).clone();
         let generation = Generation(u64::from(generation));
@@ -137,10 +146,14 @@ impl World {
             for epoch in 1..=3 {
                 let report = Default::default();
                 let (partition, sink, epoch) = (id.clone(), table.clone(), Epoch(epoch));
+                if is_replaced {
+                    let (partition, sink) = (partition.clone(), sink.clone());
+                    other.feed(model, process, Event::Committed { partition, generation, epoch, sink }, NOW)?;
+                }
                 other.feed(model, process, Event::Prepared { partition, generation, epoch, sink, report }, NOW)?;
             }
         }
-        let (before, after) = (self.process(process), other.process(process));
+        let (before, after) = (quiet.process(process), other.process(process));
         Ok(invariants::unmoved(&(&before.ledger, &before.seen), &(&after.ledger, &after.seen))?)
     }
 
@@ -156,8 +169,12 @@ impl World {
         let msgs: Vec<Msg> = life.dropped.iter().chain(pending).map(|(msg, _)| *msg).collect();
         life.unsettled.retain(|(msg, _)| !msgs.contains(msg));
         life.unfinished.retain(|(msg, _)| !msgs.contains(msg));
+        let own = At::Delivered(self.process(process).link(partition));
         for msg in msgs {
-            self.broker.messages[usize::from(msg)] = At::Queued;
+            let at = &mut self.broker.messages[usize::from(msg)];
+            if *at == own {
+                *at = At::Queued;
+            }
         }
         Ok(())
     }
@@ -256,6 +273,7 @@ impl World {
 
     /// `runtime state FILE reset`, while no process lives.
     fn reset(&mut self, model: &Model, partition: u8, dropped: bool) -> Result {
+        self.contradicted = true;
         let entries = self.entries(self.store)?;
         let id = model.partition(partition);
         let shown = self.shown(model, self.store, partition);
@@ -345,7 +363,7 @@ impl World {
             }
         }
         let same = self.tables == before.tables && self.stores == before.stores;
-        if !model.may_park && !same {
+        if !self.contradicted && !same {
             self.can_recover(model)?;
         }
         Ok(())
@@ -356,7 +374,7 @@ impl World {
         for store in 0..self.stores.len() as u8 {
             let log = Log::read(self.stores[usize::from(store)].entries.values().map(Shared::get));
             for index in 0..model.partitions.len() as u8 {
-                if let Err(error) = recover(&log, model.partition(index), &self.shown(model, store, index)) {
+                if let Err(error) = recover(&log, model.partition(index), &self.shown(model, store, index), 0) {
                     return Err(Violation(format!("I5: {error}")));
                 }
             }

@@ -46,6 +46,13 @@ pub struct Explored {
     pub done: usize,
 }
 
+impl fmt::Display for Explored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { states, steps, depth, done } = self;
+        write!(f, "{states} states ({done} of them ends), {steps} steps, depth {depth}")
+    }
+}
+
 /// States have hashes already.
 #[derive(Clone, Copy, Default)]
 struct Already(u64);
@@ -88,9 +95,6 @@ pub fn explore_from(model: &Model, start: World, before: &[String]) -> Result<Ex
     known.insert(hash128(&start), 0);
 
     while let Some((at, level, world)) = frontier.pop_front() {
-        if level > depth && std::env::var_os("PROGRESS").is_some() {
-            eprintln!("level {level}: {} states, frontier {}", nodes.len(), frontier.len());
-        }
         depth = depth.max(level);
         if world.is_done(model) {
             done.push(at);

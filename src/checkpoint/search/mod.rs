@@ -10,6 +10,7 @@
 //! ([`step::steps`], [`world`], `World::tidy`).
 
 mod apply;
+mod counterexamples;
 mod explore;
 mod process;
 mod scope;

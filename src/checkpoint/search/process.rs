@@ -44,7 +44,12 @@ impl World {
             let entry = entries.get(&number).map(|entry| entry.get().clone());
             entry.ok_or_else(|| Violation(format!("the log has no entry {number}, though it goes on after it")))
         };
-        (newest.get().floor..=last).map(read).collect()
+        let floor = newest.get().floor;
+        let mut all: Vec<_> = (floor..=last).map(read).collect::<Result<_>>()?;
+        if removed(Rule::NothingBelowFloor) {
+            all.splice(0..0, entries.range(..floor).map(|(_, entry)| entry.get().clone()));
+        }
+        Ok(all)
     }
 
     /// A process takes the log over (R1), and fills its `Seen` (R3).
@@ -203,7 +208,7 @@ impl World {
                     self.end_process(id);
                     return Ok(());
                 }
-                if !model.may_park {
+                if !self.contradicted {
                     return Err(Violation(format!("a partition parks though nothing was lost: {reason}")));
                 }
                 let member = self.process_mut(id).partitions.get_mut(&(partition.index as u8));
@@ -220,7 +225,11 @@ impl World {
             Action::Delete { from, below } => {
                 let store = self.process(id).store;
                 if model.late_deletes {
-                    self.deletes.push(Delete { store, from, below });
+                    // From the front, so one after the other.
+                    match self.deletes.iter_mut().find(|delete| delete.store == store && delete.below == from) {
+                        Some(delete) => delete.below = below,
+                        None => self.deletes.push(Delete { store, from, below }),
+                    }
                 } else {
                     self.stores[usize::from(store)].entries.retain(|number, _| !(from..below).contains(number));
                 }
@@ -389,7 +398,7 @@ impl World {
             self.end_process(id);
             return Ok(());
         }
-        if !model.may_park {
+        if !self.contradicted {
             return Err(Violation(format!("p{partition} parks though nothing was lost: {why}")));
         }
         let down = self.end_generation(id, partition);

@@ -33,12 +33,7 @@ fn cases() -> Vec<(&'static str, Rule, Scope, &'static str)> {
         ("R6", Rule::ReceiptsAddUp, fan(scope(1, &[DropShare])), "C9"),
         ("R6", Rule::CursorAfterCommit, file(scope(1, &[Die])), "C19"),
         ("R7", Rule::OwnTxn, scope(0, &[]), "C10"),
-        (
-            "R7",
-            Rule::LookForForeign,
-            Scope { versioned: true, may_park: true, ..one(scope(2, &[Crash, Empty])) },
-            "C20",
-        ),
+        ("R7", Rule::LookForForeign, Scope { versioned: true, ..one(scope(2, &[Crash, Empty])) }, "C20"),
         ("R8", Rule::ConditionalCommit, one(scope(1, &[CommitAnswer])), "C11"),
         ("R9", Rule::DeadLetterInEpoch, dead(scope(1, &[Crash])), "C12"),
         ("R10", Rule::HeldCostsNothing, Scope { budget: 1, ..scope(2, &[Die, Park]) }, "C13"),
@@ -58,15 +53,19 @@ fn cases() -> Vec<(&'static str, Rule, Scope, &'static str)> {
 #[test]
 fn each_rule_left_out_is_found() {
     for (name, rule, scope, matches) in cases() {
-        let started = crate::clock::now();
-        let found = without(rule, || explore(&scope));
-        match found {
-            Err(found) => println!(
-                "{name} without {rule:?} ({matches}), after {} states: {found} {:?}",
-                found.states,
-                started.elapsed()
-            ),
-            Ok(explored) => println!("NOT FOUND {name} {rule:?}: {explored:?}"),
+        match without(rule, || explore(&scope)) {
+            Err(found) => println!("{name} without {rule:?}: {matches}, found after {} states: {found}", found.states),
+            Ok(explored) => {
+                panic!("{name} without {rule:?}: nothing is found in {explored:?}, but {matches} should be")
+            }
         }
     }
+}
+
+/// A receipt that is dropped ends its generation at once. If that were missed, the digests of the next barrier would not
+/// add up, and end it then: each of the two rules of R6 covers the other but for the time between.
+#[test]
+fn a_dropped_receipt_that_nobody_notices_does_not_add_up() {
+    let scope = Scope { sinks: 2, messages: vec![PLAIN], ..scope(2, &[DropShare, Die]) };
+    without(Rule::DropReleases, || explore(&scope)).expect("the digests find it");
 }

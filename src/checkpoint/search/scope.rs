@@ -84,8 +84,8 @@ pub struct Scope {
     pub versioned: bool,
     /// A second process has a store of its own, as with several processes on one queue (R13).
     pub own_stores: bool,
-    /// Whether the log and a target may come to contradict each other, so that to park is right.
-    pub may_park: bool,
+    /// From the start log and target may contradict each other, so that to park is right.
+    pub contradicted: bool,
 }
 
 pub const SINKS: [&str; 2] = ["a", "b"];
@@ -115,7 +115,7 @@ impl Scope {
             merge: false,
             versioned: false,
             own_stores: false,
-            may_park: false,
+            contradicted: false,
         }
     }
 

@@ -59,10 +59,7 @@ impl Step {
 
     /// In the words of the protocol. Processes and generations are counted from 1; a fault begins with `!`.
     pub fn describe(self, world: &World, model: &Model) -> String {
-        let of = |process: u8, partition: u8| {
-            let generation = world.process(process).partitions[&partition].generation;
-            format!("{process}:p{partition} (generation {generation})")
-        };
+        let of = |process: u8, partition: u8| format!("{process}:p{partition}");
         let create = |at: u8| {
             let create = &world.creates[usize::from(at)];
             let entry = create.entry.get();
@@ -86,15 +83,21 @@ impl Step {
         };
         let link = |link: LinkId| format!("the link of {}:p{}", link.process, link.partition);
         let what = match self {
-            Self::Start { partitions } => format!("a process starts with {partitions} partitions"),
+            Self::Start { partitions } => match partitions {
+                1 if model.partitions.len() > 1 => "a process starts with p0 alone".into(),
+                _ => "a process starts".into(),
+            },
             Self::Second => "a second process starts".into(),
             Self::Empty => "the store is emptied".into(),
             Self::Reset { partition, dropped } => {
                 format!("p{partition} is reset{}", if dropped { ", its newest part dropped" } else { "" })
             }
-            Self::Open { process, partition } => format!("{} opens the next generation", of(process, partition)),
+            Self::Open { process, partition } => {
+                let generation = world.process(process).partitions[&partition].generation + 1;
+                format!("{} opens generation {generation}", of(process, partition))
+            }
             Self::Park { process, partition } => format!("{} is given up", of(process, partition)),
-            Self::Deliver { process, partition, msg } => format!("m{msg} is delivered to {}", of(process, partition)),
+            Self::Deliver { process, partition, msg } => format!("m{msg} goes to {}", of(process, partition)),
             Self::TakeUp { process, partition } => format!("{} takes a held delivery up", of(process, partition)),
             Self::Row { process, partition, msg } => {
                 format!("{} sends the next row of m{msg}", of(process, partition))

@@ -206,6 +206,8 @@ pub struct World {
     pub faults: u8,
     /// Messages whose rows an operator gave up by `reset --drop`: bit per message.
     pub given_up: u8,
+    /// The store was emptied or a partition reset: log and target may contradict each other, so that to park is right.
+    pub contradicted: bool,
 }
 
 impl World {
@@ -222,6 +224,7 @@ impl World {
             started: 0,
             faults: model.faults,
             given_up: 0,
+            contradicted: model.contradicted,
         }
     }
 

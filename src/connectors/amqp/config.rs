@@ -251,7 +251,9 @@ impl fmt::Display for Place {
 mod tests {
     use super::*;
 
-    fn read(url: &str) -> Result<(Option<(String, u16)>, Option<(String, String)>), String> {
+    type Read = (Option<(String, u16)>, Option<(String, String)>);
+
+    fn read(url: &str) -> Result<Read, String> {
         let (host, login) = parse(url)?;
         Ok((host, login.map(|(user, password)| (user, password.reveal().expect("a value").into_owned()))))
     }

@@ -10,48 +10,29 @@
 //! yes nor no the log is read before anything is repeated. A table that others changed so that our rows no longer fit, or
 //! that is no longer the table it was, takes no more commits.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deltalake::kernel::StructType;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 
+use super::actions::{self, Add};
 use super::checkpoint::Checkpoints;
-use super::log::{Log, Metadata, News, Table, Txn};
+use super::log::{Log, Metadata, News, Table};
 use super::protocol::{SET_TRANSACTION_RETENTION, interval, refusal};
-use super::schema::{Fit, fit, has_wall_clock};
+use super::schema::{Fit, fit};
 use crate::clock;
 use crate::flow::{AppId, Committed, Epoch, Opened, Result, StageError};
-use crate::objects::{blocking, decode_segment, failure};
+use crate::objects::{blocking, failure};
 
 /// How long a part waits for the others of its group.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Conflicts in a row after which a commit is given back as failed.
 const CONFLICTS: u32 = 1000;
-
-/// A data file as the log has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Add {
-    /// Below the table, percent-encoded as a URL.
-    pub path: String,
-    /// The values of the partition columns.
-    pub partition_values: BTreeMap<String, Option<String>>,
-    /// Bytes.
-    pub size: u64,
-    /// Milliseconds since the epoch.
-    pub modification_time: i64,
-    /// Always: these rows are new.
-    pub data_change: bool,
-    /// Statistics, in JSON.
-    pub stats: String,
-}
 
 /// One partition's part of a commit.
 #[derive(Clone, Debug)]
@@ -73,7 +54,7 @@ struct Waiting {
 
 /// What the table is to be, where it is absent, and what our rows need of it.
 pub struct Plan {
-    /// Where.
+    /// Where it is.
     pub root: PathBuf,
     /// Our columns.
     pub columns: StructType,
@@ -270,18 +251,7 @@ impl Committer {
     }
 
     fn create(&self) -> Result<Seen> {
-        let lines = lines([
-            json!({ "commitInfo": self.commit_info("CREATE TABLE", json!({}), None) }),
-            json!({ "protocol": self.protocol() }),
-            json!({ "metaData": {
-                "id": uuid::Uuid::new_v4().to_string(),
-                "format": { "provider": "parquet", "options": {} },
-                "schemaString": json!(self.plan.columns).to_string(),
-                "partitionColumns": self.plan.partition_by,
-                "configuration": self.plan.properties,
-                "createdTime": clock::wall_millis(),
-            } }),
-        ]);
+        let lines = actions::creation(&self.plan);
         let made_here = self
             .log
             .durability
@@ -293,17 +263,6 @@ impl Committer {
             .map_err(|e| failure("create the table at", &self.plan.root, e))?;
         let table = self.log.load()?.ok_or_else(|| self.lost())?;
         Ok(Seen { fit: self.fit(&table), table, made_here })
-    }
-
-    fn protocol(&self) -> Value {
-        if !has_wall_clock(&self.plan.columns) {
-            return json!({ "minReaderVersion": 1, "minWriterVersion": 2 });
-        }
-        let mut writer = vec!["timestampNtz"];
-        if self.plan.properties.contains_key("delta.appendOnly") {
-            writer.push("appendOnly");
-        }
-        json!({ "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["timestampNtz"], "writerFeatures": writer })
     }
 
     fn fit(&self, table: &Table) -> Result<Fit, String> {
@@ -342,7 +301,7 @@ impl Committer {
             if !file.partition_values.keys().eq(fit.partition_by.iter().collect::<BTreeSet<_>>()) {
                 return Look::Refused(self.unfit("its partition columns are not those the files were written for"));
             }
-            if let Err(why) = whole(&self.plan.root, file) {
+            if let Err(why) = file.whole(&self.plan.root) {
                 return Look::Refused(StageError::park(format!(
                     "epoch {epoch} of {partition} cannot be committed to the table at '{root}': {why}; put it back, or run \
                      'runtime state FILE reset {partition} --drop' to give its rows up"
@@ -358,36 +317,13 @@ impl Committer {
         let now = clock::wall_millis();
         let time = (table.metadata.property("delta.enableInCommitTimestamps") == Some("true"))
             .then(|| now.max(table.in_commit_timestamp.map_or(now, |last| last + 1)));
-        let adds = || parts.iter().flat_map(|(_, _, files)| files.iter());
-        let metrics = json!({
-            "numFiles": adds().count().to_string(),
-            "numOutputBytes": adds().map(|file| file.size).sum::<u64>().to_string(),
-        });
         let txns: HashMap<String, i64> = parts.iter().map(|(id, epoch, _)| (id.to_string(), number(*epoch))).collect();
-        let mut actions = vec![json!({ "commitInfo": self.commit_info("WRITE", metrics, time) })];
-        actions.extend(txns.iter().map(|(app_id, version)| {
-            json!({ "txn": Txn { app_id: app_id.clone(), version: *version, last_updated: Some(now) } })
-        }));
-        actions.extend(adds().map(|add| json!({ "add": add })));
-        self.log.put(table.version + 1, &lines(actions))?;
+        let adds: Vec<&Add> = parts.iter().flat_map(|(_, _, files)| files.iter()).collect();
+        let lines = actions::append(&txns, &adds, &table.metadata.partition_columns, now, time);
+        self.log.put(table.version + 1, &lines)?;
         self.log.added(table, txns, time);
         self.checkpoints.due(&self.plan.root, &self.log, table.version, &table.metadata);
         Ok(())
-    }
-
-    fn commit_info(&self, operation: &str, metrics: Value, in_commit_timestamp: Option<i64>) -> Value {
-        let mut info = json!({
-            "timestamp": clock::wall_millis(),
-            "operation": operation,
-            "operationParameters": { "mode": "Append", "partitionBy": json!(self.plan.partition_by).to_string() },
-            "operationMetrics": metrics,
-            "isBlindAppend": true,
-            "engineInfo": concat!("distributary/", env!("CARGO_PKG_VERSION")),
-        });
-        if let (Some(time), Some(info)) = (in_commit_timestamp, info.as_object_mut()) {
-            info.insert("inCommitTimestamp".into(), time.into());
-        }
-        info
     }
 
     fn outrun(&self, version: u64) -> StageError {
@@ -429,15 +365,6 @@ fn number(epoch: Epoch) -> i64 {
     i64::try_from(epoch.0).unwrap_or(i64::MAX)
 }
 
-fn lines(actions: impl IntoIterator<Item = Value>) -> Vec<u8> {
-    let mut lines = Vec::new();
-    for action in actions {
-        lines.extend_from_slice(action.to_string().as_bytes());
-        lines.push(b'\n');
-    }
-    lines
-}
-
 /// Tells those who wait; who no longer does has given up.
 fn answer(waiting: impl IntoIterator<Item = Waiting>, result: Result<(), &StageError>) {
     for one in waiting {
@@ -458,14 +385,4 @@ fn forgets(metadata: &Metadata) -> bool {
     let Some(retention) = metadata.property(SET_TRANSACTION_RETENTION).and_then(interval) else { return false };
     let age = clock::wall_millis().saturating_sub(metadata.created_time.unwrap_or(0));
     u128::try_from(age).is_ok_and(|age| age > retention.as_millis())
-}
-
-/// Whether a prepared file is there as it was written.
-fn whole(root: &Path, file: &Add) -> Result<(), String> {
-    let path = root.join(decode_segment(&file.path).unwrap_or_else(|| file.path.clone()));
-    match std::fs::metadata(&path) {
-        Ok(found) if found.len() == file.size => Ok(()),
-        Ok(found) => Err(format!("'{}' has {} bytes instead of {}", path.display(), found.len(), file.size)),
-        Err(error) => Err(format!("'{}' cannot be found ({error})", path.display())),
-    }
 }

@@ -254,7 +254,7 @@ impl Log {
     }
 
     /// The greatest version of an entry or checkpoint, and the files of the checkpoints that are complete.
-    fn list(&self) -> Result<Option<(u64, BTreeMap<u64, Vec<PathBuf>>)>> {
+    fn list(&self) -> Result<Option<(u64, Checkpoints)>> {
         let broken = |e| failure("list", &self.directory, e);
         let entries = match fs::read_dir(&self.directory) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -287,6 +287,9 @@ impl Log {
             .because(error)
     }
 }
+
+/// The files of each checkpoint, by version.
+type Checkpoints = BTreeMap<u64, Vec<PathBuf>>;
 
 enum Part {
     Entry,

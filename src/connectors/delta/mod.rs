@@ -9,6 +9,7 @@
 //! the same however long the table's history is. Nothing is deleted: files of epochs that were never committed are left
 //! to the table's vacuum, which must spare files younger than seven days.
 
+mod actions;
 mod checkpoint;
 mod committer;
 mod log;
@@ -92,6 +93,12 @@ impl Kind for Delta {
 impl SinkKind for Delta {
     fn guarantee(&self) -> Guarantee {
         Guarantee::ExactlyOnce
+    }
+
+    fn whereabouts(&self, config: &Value) -> Option<String> {
+        let table = config["table"].as_str()?;
+        let look = format!("python -c \"from deltalake import DeltaTable; print(DeltaTable('{table}').to_pandas())\"");
+        Some(format!("the Delta table is at {table}; with `pip install deltalake pandas`, look at it by: {look}"))
     }
 
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError> {

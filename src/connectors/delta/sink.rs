@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::parquet::FileOptions;
 use super::super::parquet::columns::Columns;
-use super::super::parquet::files::{Encoder, Finished, Place};
-use super::committer::{Add, Committer, Part};
+use super::super::parquet::encoder::Encoder;
+use super::super::parquet::files::{Finished, Place};
+use super::actions::Add;
+use super::committer::{Committer, Part};
 use super::schema::Fit;
 use super::stats;
 use crate::clock;

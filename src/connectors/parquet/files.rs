@@ -7,105 +7,18 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use parquet::arrow::ArrowWriter;
-use parquet::arrow::arrow_writer::ArrowWriterOptions;
-use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::columns::Columns;
-use super::partition::{Partitioner, Slice, Values, directory};
-use crate::flow::{Reason, Rejected, Result, StageError};
-use crate::objects::{Durability, failure};
-use crate::units::Size;
-
-/// How much of a row group is kept in memory before it goes to the file.
-const ROW_GROUP_BYTES: usize = 16 << 20;
-
-/// How the pages of a file are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Codec {
-    /// Small files at little cost.
-    #[default]
-    Zstd,
-    /// For readers that know no zstd.
-    Snappy,
-    /// Not at all.
-    None,
-}
-
-/// How files are written; a part of the configuration of every sink that writes them.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct FileOptions {
-    /// How the files are compressed.
-    #[serde(default)]
-    pub compression: Codec,
-    /// A file is closed when it has reached this size. Files are smaller where an epoch has less: one epoch never shares a
-    /// file with the next.
-    #[serde(default = "target_file_size")]
-    pub target_file_size: Size,
-    /// How many files one partition of a receiver keeps open, so that rows of many table partitions that come in turns make
-    /// few files. Beyond it the one that was written to least recently is closed.
-    #[serde(default = "max_open_files")]
-    #[schemars(range(min = 1))]
-    pub max_open_files: usize,
-    /// Whether files are forced to the disk before messages are settled.
-    #[serde(default)]
-    pub durability: Durability,
-}
-
-fn target_file_size() -> Size {
-    Size(128 << 20)
-}
-
-fn max_open_files() -> usize {
-    32
-}
-
-impl Default for FileOptions {
-    fn default() -> Self {
-        Self {
-            compression: Codec::default(),
-            target_file_size: target_file_size(),
-            max_open_files: max_open_files(),
-            durability: Durability::default(),
-        }
-    }
-}
-
-impl FileOptions {
-    fn extension(&self) -> &'static str {
-        match self.compression {
-            Codec::Zstd => "zstd.parquet",
-            Codec::Snappy => "snappy.parquet",
-            Codec::None => "parquet",
-        }
-    }
-
-    fn writer(&self) -> ArrowWriterOptions {
-        let compression = match self.compression {
-            Codec::Zstd => Compression::ZSTD(ZstdLevel::default()),
-            Codec::Snappy => Compression::SNAPPY,
-            Codec::None => Compression::UNCOMPRESSED,
-        };
-        let properties = WriterProperties::builder()
-            .set_compression(compression)
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
-            .set_created_by(concat!("distributary ", env!("CARGO_PKG_VERSION")).to_owned())
-            .build();
-        ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true)
-    }
-}
+use super::options::FileOptions;
+use super::partition::{Slice, Values, directory};
+use crate::flow::{Result, StageError};
+use crate::objects::failure;
 
 /// Where files grow.
 #[derive(Clone, Debug)]
@@ -307,63 +220,14 @@ fn broken(path: &Path, error: ParquetError) -> StageError {
     }
 }
 
-/// Turns rows into files: columns, then partitions, then files.
-pub struct Encoder {
-    columns: Arc<Columns>,
-    partitioner: Partitioner,
-    files: Files,
-}
-
-impl Encoder {
-    /// Files below `root`, of what `columns` makes of the rows, partitioned by `partition_by`.
-    pub fn new(
-        root: PathBuf,
-        place: Place,
-        columns: Arc<Columns>,
-        partition_by: &[String],
-        options: FileOptions,
-    ) -> Result<Self> {
-        let partitioner = Partitioner::new(columns.target(), partition_by)
-            .map_err(|e| StageError::park("the partition columns are not among the rows' columns").because(e))?;
-        let files = Files::new(root, place, partition_by.to_vec(), partitioner.rest().clone(), options);
-        Ok(Self { columns, partitioner, files })
-    }
-
-    /// Encodes what fits and returns the rest.
-    pub fn write(&mut self, rows: &RecordBatch) -> Result<Vec<Rejected>> {
-        let mut converted = self.columns.convert(rows)?;
-        let (slices, refused) = self
-            .partitioner
-            .split(&converted.batch)
-            .map_err(|e| StageError::park("rows cannot be split into partitions").because(e))?;
-        for slice in slices {
-            self.files.write(slice)?;
-        }
-        let mut rejected = std::mem::take(&mut converted.rejected);
-        rejected.extend(refused.into_iter().map(|(row, detail)| Rejected {
-            row: converted.origin(row),
-            reason: Reason::Sink,
-            detail,
-        }));
-        Ok(rejected)
-    }
-
-    /// Whether nothing was written since the last [`finish`](Self::finish).
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
-    }
-
-    /// See [`Files::finish`].
-    pub fn finish(&mut self) -> Result<Vec<Finished>> {
-        self.files.finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arrow::array::{ArrayRef, Int32Array};
 
     use super::*;
+    use crate::units::Size;
 
     fn slice(partition: &str, from: i32, to: i32) -> Slice {
         let n = Arc::new(Int32Array::from_iter_values(from..to)) as ArrayRef;

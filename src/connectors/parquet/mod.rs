@@ -15,11 +15,14 @@
 //! partition has committed an epoch of its own. There is no fence against another checkpoint log's late commit: moves on
 //! a local file system do not outlive their process, and a log may be emptied only after its last process has ended.
 //!
-//! How rows become files is shared with the Delta sink: `columns`, `partition`, `files`.
+//! How rows become files is shared with the Delta sink: `encoder`, and below it
+//! `columns`, `partition` and `files`.
 
 pub(super) mod columns;
+pub(super) mod encoder;
 pub(super) mod files;
 mod mark;
+mod options;
 pub(super) mod partition;
 mod sink;
 #[cfg(test)]
@@ -33,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::columns::{Columns, Mapped, in_parquet};
-pub use self::files::{Codec, FileOptions};
+pub use self::options::{Codec, FileOptions};
 use crate::flow::registry::{ConfigError, Guarantee, Kind, SinkKind};
 use crate::flow::{SinkContext, SinkFactory, StageError};
 use crate::objects::local_path;
@@ -81,6 +84,11 @@ impl Kind for Parquet {
 impl SinkKind for Parquet {
     fn guarantee(&self) -> Guarantee {
         Guarantee::ExactlyOnce
+    }
+
+    fn whereabouts(&self, config: &Value) -> Option<String> {
+        let path = config["path"].as_str()?;
+        Some(format!("the Parquet files are below {path}; names that start with _ are the sink's own"))
     }
 
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError> {

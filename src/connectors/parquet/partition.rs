@@ -63,6 +63,9 @@ pub struct Slice {
     pub rows: RecordBatch,
 }
 
+/// Rows whose values no directory can be named after, and why.
+pub type Refused = Vec<(u32, String)>;
+
 /// Takes batches of one schema apart.
 pub struct Partitioner {
     by: Vec<FieldRef>,
@@ -89,7 +92,7 @@ impl Partitioner {
     }
 
     /// The rows by partition, and those whose values no directory can be named after, with the reason.
-    pub fn split(&self, batch: &RecordBatch) -> Result<(Vec<Slice>, Vec<(u32, String)>), ArrowError> {
+    pub fn split(&self, batch: &RecordBatch) -> Result<(Vec<Slice>, Refused), ArrowError> {
         let rest = batch.project(&self.others)?;
         if self.columns.is_empty() {
             return Ok((vec![Slice { key: Box::default(), values: Vec::new(), rows: rest }], Vec::new()));
@@ -174,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    fn split(column: impl Array + 'static) -> (Vec<(Values, usize)>, Vec<(u32, String)>) {
+    fn split(column: impl Array + 'static) -> (Vec<(Values, usize)>, Refused) {
         let n = Int32Array::from_iter_values(0..column.len() as i32);
         let batch = RecordBatch::try_from_iter_with_nullable([
             ("p", Arc::new(column) as ArrayRef, true),

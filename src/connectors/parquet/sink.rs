@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::columns::Columns;
-use super::files::{Encoder, FileOptions, Finished, Place, directories_above};
+use super::encoder::Encoder;
+use super::files::{Finished, Place, directories_above};
 use super::mark;
+use super::options::FileOptions;
 use crate::flow::{
     AppId, Committed, Epoch, Opened, PartitionId, Prepared, Rejected, Result, Rows, Sink, SinkContext, SinkFactory,
     SinkInstance, StageError,

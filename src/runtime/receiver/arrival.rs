@@ -25,14 +25,36 @@ impl ReceiverActor {
         rejects: Vec<Rejected>,
         ctx: &mut Context<Self>,
     ) {
-        let n = deliveries.len() as u64;
-        self.metrics.received.add(n);
+        self.metrics.received.add(deliveries.len() as u64);
         self.metrics.redelivered.add(redelivered(&raw.columns));
-        self.budget.take(n, deliveries.iter().map(|delivery| u64::from(delivery.bytes)).sum());
-        self.allotment.received(n);
-        self.epoch.arrived.push_back((clock::tick(), n));
+        self.allotment.received(deliveries.len() as u64);
+        let (raw, deliveries, rejects) = self.put_excess_aside(raw, deliveries, rejects);
+        self.budget.take(deliveries.len() as u64, deliveries.iter().map(|delivery| u64::from(delivery.bytes)).sum());
+        self.epoch.arrived.push_back((clock::tick(), deliveries.len() as u64));
         self.sort(raw, deliveries, rejects, ctx);
         self.measure();
+    }
+
+    /// Held deliveries that were taken up may have used permits that were granted as credit before. What arrives beyond
+    /// the budget waits like a held delivery that is free (I4). A batch with rejects of the source's own is taken whole.
+    fn put_excess_aside(
+        &mut self,
+        raw: Raw,
+        mut deliveries: Vec<Delivery>,
+        rejects: Vec<Rejected>,
+    ) -> (Raw, Vec<Delivery>, Vec<Rejected>) {
+        let room = self.budget.deliveries_left();
+        let keep = usize::try_from(room).unwrap_or(usize::MAX);
+        if deliveries.len() <= keep || !rejects.is_empty() {
+            return (raw, deliveries, rejects);
+        }
+        for (at, delivery) in deliveries.drain(keep..).enumerate() {
+            self.allotment.give_back(1);
+            let message = Rows::one_per_delivery(raw.columns.slice(keep + at, 1));
+            self.link.retry.push_back(delivery.id);
+            self.link.held.insert(delivery.id, (delivery, message));
+        }
+        (Rows::one_per_delivery(raw.columns.slice(0, keep)), deliveries, rejects)
     }
 
     fn sort(&mut self, raw: Raw, deliveries: Vec<Delivery>, rejects: Vec<Rejected>, ctx: &mut Context<Self>) {

@@ -13,7 +13,7 @@
 //! The short form runs always; `DISTRIBUTARY_KILLS=20 DISTRIBUTARY_MESSAGES=200000` is the long one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +78,8 @@ checkpoint: {{ interval: 300ms, store: state }}
 }
 
 /// What the log, the sinks and the broker say after a death.
-fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize) -> Phase {
+/// `old`: what the dead of before had left.
+fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize, old: &BTreeSet<PathBuf>) -> Phase {
     let store = LocalStore::read_only(lab.path("state"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let entries: Vec<Entry> = runtime.block_on(async {
@@ -110,13 +111,18 @@ fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize) -> Phase {
     if rows > broker.queue("animals").accepted {
         return Phase::BetweenCommitAndSettle;
     }
-    let prepared =
-        files_below(&lab.path("lake")).into_iter().chain(files_below(&lab.path("files/_distributary/staged")));
-    let orphan = prepared.filter(|path| path.extension().is_some_and(|e| e == "parquet")).any(|path| {
+    let orphan = prepared(lab).into_iter().filter(|path| !old.contains(path)).any(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         !named.contains(&name) && !is_committed(lab, &name)
     });
     if orphan { Phase::BeforeEntry } else { Phase::BeforePrepare }
+}
+
+/// Files that sinks have written and not, or not necessarily, shown.
+fn prepared(lab: &Lab) -> BTreeSet<PathBuf> {
+    let mut files = files_below(&lab.path("lake"));
+    files.retain(|path| path.extension().is_some_and(|e| e == "parquet"));
+    files.into_iter().chain(files_below(&lab.path("files/_distributary/staged"))).collect()
 }
 
 fn is_committed(lab: &Lab, name: &str) -> bool {
@@ -159,11 +165,18 @@ fn rows(lab: &Lab, sinks: Sinks) -> BTreeMap<String, usize> {
 }
 
 /// Waits for a moment of the wanted kind, as far as the outside can see one, and kills.
-fn kill_at(lab: &Lab, broker: &Broker, process: &mut Process, wanted: Phase, rng: &mut SmallRng) -> Option<usize> {
+fn kill_at(
+    lab: &Lab,
+    broker: &Broker,
+    process: &mut Process,
+    (wanted, messages): (Phase, u64),
+    rng: &mut SmallRng,
+) -> Option<usize> {
     let unsettled = || broker.queue("animals").unsettled as usize;
-    let working = until(Duration::from_secs(60), "work in hand", || {
-        (unsettled() > 0 || process.has_ended()).then(|| !process.has_ended())
-    });
+    // All accepted, or ended by itself: there is nothing left to hit.
+    let over = |process: &mut Process| process.has_ended() || broker.queue("animals").accepted >= messages;
+    let working =
+        until(Duration::from_secs(60), "work in hand", || (unsettled() > 0 || over(process)).then(|| !over(process)));
     if !working {
         return None;
     }
@@ -171,7 +184,7 @@ fn kill_at(lab: &Lab, broker: &Broker, process: &mut Process, wanted: Phase, rng
         files_below(&lab.path(folder)).iter().filter(|p| p.to_string_lossy().ends_with(ending)).count()
     };
     let look: Box<dyn Fn() -> usize> = match wanted {
-        Phase::BeforeEntry => Box::new(|| count("lake", ".parquet") + count("files/_distributary/staged", ".parquet")),
+        Phase::BeforeEntry => Box::new(|| prepared(lab).len()),
         Phase::BetweenEntryAndCommit => {
             Box::new(|| files_below(&lab.path("state/entry")).len().max(1) + newest_entry(lab))
         }
@@ -184,9 +197,10 @@ fn kill_at(lab: &Lab, broker: &Broker, process: &mut Process, wanted: Phase, rng
     let changed = matches!(wanted, Phase::BeforeEntry | Phase::BetweenEntryAndCommit | Phase::BetweenCommitAndSettle);
     until(Duration::from_secs(20), "a moment", || {
         let moment = if changed { look() != before && unsettled() > 0 } else { now() >= deadline && unsettled() > 0 };
-        (moment || process.has_ended()).then_some(())
+        assert!(now() < deadline + Duration::from_secs(15), "no moment for {wanted:?}: {:?}", broker.queue("animals"));
+        (moment || over(process)).then_some(())
     });
-    if process.has_ended() {
+    if over(process) {
         return None;
     }
     let unsettled = unsettled();
@@ -222,10 +236,11 @@ fn kills(sinks: Sinks, seed: u64) {
     for n in 0..kills {
         let left = messages - broker.queue("animals").accepted;
         topology(&lab, &broker, sinks, left.max(1));
+        let old = prepared(&lab);
         let mut process = lab.start(&["start", "topology.yaml"]);
         let wanted = wanted[n as usize % wanted.len()];
-        let Some(unsettled) = kill_at(&lab, &broker, &mut process, wanted, &mut rng) else { break };
-        let phase = phase(&lab, &broker, sinks, unsettled);
+        let Some(unsettled) = kill_at(&lab, &broker, &mut process, (wanted, messages), &mut rng) else { break };
+        let phase = phase(&lab, &broker, sinks, unsettled, &old);
         *hit.entry(phase).or_default() += 1;
     }
     println!("{sinks:?}: kills by phase: {hit:?}");
@@ -309,4 +324,36 @@ fn terminated_in_the_middle() {
     }
     check(&lab, Sinks::Both, messages);
     assert!(Path::new(&lab.path("lake/_delta_log")).exists());
+}
+
+/// Connections cut again and again while messages are unsettled: the process goes on by itself, and nothing is lost,
+/// doubled or rejected.
+#[test]
+fn connections_cut_in_the_middle() {
+    let (cuts, messages) = (8, 8_000);
+    let lab = Lab::new();
+    let feed: Feed =
+        serde_json::from_value(serde_json::json!({ "queue": "animals", "count": messages })).expect("a feed");
+    let broker =
+        Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
+    let queue = || broker.queue("animals");
+    // The feed is a client too: a cut would end it.
+    until(Duration::from_secs(120), "all messages in the queue", || (queue().received == messages).then_some(()));
+    topology(&lab, &broker, Sinks::Both, messages);
+    let mut process = lab.start(&["start", "topology.yaml"]);
+    for _ in 0..cuts {
+        let working = until(Duration::from_secs(60), "work in hand", || {
+            (queue().unsettled > 0 || process.has_ended() || queue().accepted == messages)
+                .then(|| queue().unsettled > 0)
+        });
+        if working {
+            broker.kill_connections();
+            until(Duration::from_secs(60), "the cut", || (queue().unsettled == 0).then_some(()));
+        }
+    }
+    until(Duration::from_secs(120), "the rest", || (queue().accepted >= messages || process.has_ended()).then_some(()));
+    process.signal("TERM");
+    let ended = process.wait(Duration::from_secs(60));
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    check(&lab, Sinks::Both, messages);
 }

@@ -3,3 +3,4 @@
 mod kill;
 mod run;
 mod table;
+mod wrong;
