@@ -94,6 +94,7 @@ impl Default for Options {
             store: None,
             embedded_broker: None,
             telemetry: Telemetry::new(""),
+            log_limits: LogLimits::default(),
         }
     }
 }
@@ -187,6 +188,7 @@ pub async fn start(topology: Topology, options: Options) -> Result<Running, Star
             CoordinatorActor {
                 ledger,
                 store,
+                session: begun.session,
                 plan: plan.clone(),
                 supervisor: address.recipient(),
                 handles: BTreeMap::new(),
