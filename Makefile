@@ -15,7 +15,7 @@ test: ## all tests; they need nothing but cargo
 	$(CARGO) test --locked
 
 sim: ## the simulation with many seeds, in release: make sim SEEDS=2000
-	DISTRIBUTARY_SEEDS=$(SEEDS) $(CARGO) test --locked --release --test it simulation -- --nocapture
+	DISTRIBUTARY_SEEDS=$(SEEDS) $(CARGO) test --locked --release --lib simulation -- --nocapture
 
 lint: ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --check

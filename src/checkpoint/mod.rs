@@ -25,4 +25,4 @@ pub use ledger::{Action, Commit, Event, Ledger, LedgerConfig, Now, Seens, SinkRe
 pub use log::{Base, Log, Newest};
 pub use recovery::{Inconsistent, Recovery, recover};
 pub use session::{Begun, SessionError, begin, create, load_seen};
-pub use store::{CheckpointStore, Created, LocalStore, MemoryStore, StoreError};
+pub use store::{CheckpointStore, Created, Limited, LocalStore, MemoryStore, StoreError};

@@ -14,7 +14,7 @@ use super::{Exit, block_on, fail, load};
 use crate::broker::{Broker, BrokerConfig};
 use crate::checkpoint::{SessionError, StoreError};
 use crate::flow::registry::Registry;
-use crate::runtime::{self, End, Options, Placement, Running, StartError, Status};
+use crate::runtime::{self, End, LogLimits, Options, Placement, Running, StartError, Status};
 use crate::telemetry::{Telemetry, http};
 use crate::topology::Topology;
 
@@ -63,6 +63,7 @@ async fn start(topology: Topology, hash: String, new_store: bool) -> Exit {
         store: None,
         embedded_broker: broker.as_ref().map(Broker::address),
         telemetry: telemetry.clone(),
+        log_limits: LogLimits::default(),
     };
     let mut running = match runtime::start(topology, options).await {
         Ok(running) => running,

@@ -16,7 +16,9 @@ pub fn register(registry: Registry) -> Registry {
     registry
         .with_source(amqp::Amqp)
         .with_source(generator::GeneratorReceiver)
+        .with_source(memory::MemoryReceiver::default())
         .with_sink(console::ConsoleSink::default())
         .with_sink(delta::Delta)
+        .with_sink(memory::MemorySink::default())
         .with_sink(parquet::Parquet)
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use arrow::array::RecordBatch;
 
 use super::Delivery;
+use super::mutation::{Rule, removed};
 
 /// What became of a delivery; of several shares the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,7 +150,7 @@ impl Receipt {
 impl Drop for Receipt {
     fn drop(&mut self) {
         if !self.resolved && !self.is_empty() {
-            self.resolve(Outcome::Released);
+            self.resolve(if removed(Rule::DropReleases) { Outcome::Accepted } else { Outcome::Released });
         }
     }
 }

@@ -24,6 +24,8 @@ use crate::flow::{Committed, Generation, PartitionId, Seen, StageError, StageNam
 pub(super) struct CoordinatorActor {
     pub ledger: Ledger,
     pub store: Arc<dyn CheckpointStore>,
+    /// What every entry of this process is marked with.
+    pub session: uuid::Uuid,
     pub plan: Arc<Plan>,
     pub supervisor: Recipient<Notice>,
     pub handles: BTreeMap<PartitionId, Handles>,
@@ -122,7 +124,8 @@ impl CoordinatorActor {
                 self.notify(Notice::Restart { partition, generation, error: StageError::retry(reason) });
             }
             Action::Park { partition, generation, reason } => {
-                self.notify(Notice::Restart { partition, generation, error: StageError::park(reason) });
+                let notice = Notice::Restart { partition, generation, error: StageError::park(reason) };
+                self.unless_lost(notice, ctx);
             }
             Action::MayRecover { partition } => self.notify(Notice::MayRecover { partition }),
             Action::Tell { receiver, verdict } => self.tell(receiver, verdict),
@@ -140,6 +143,23 @@ impl CoordinatorActor {
             Action::LostLog { number } => self.notify(Notice::LostLog { number }),
             Action::Drained { .. } => self.notify(Notice::Drained),
         }
+    }
+
+    /// Says something that is true only while the log is ours: to a process that has lost it without knowing, the sinks
+    /// show what its successor has committed, and no reset would mend that.
+    fn unless_lost(&self, notice: Notice, ctx: &mut Context<Self>) {
+        let (store, session) = (self.store.clone(), self.session);
+        let newest = async move {
+            let number = store.list().await.ok()?.last().copied()?;
+            let foreign = store.read(number).await.ok()??.session != session;
+            foreign.then_some(number)
+        };
+        ctx.spawn(newest.into_actor(self).map(|foreign, coordinator, _| {
+            coordinator.notify(match foreign {
+                Some(number) => Notice::LostLog { number },
+                None => notice,
+            });
+        }));
     }
 
     /// Creates until there is an answer (protocol R2), then lists once more (R4).

@@ -23,6 +23,16 @@ pub(super) struct Terms {
     pub limit: Duration,
 }
 
+/// An operation of a source, under the time limit that all operations have. Who gives up here has nothing to take back:
+/// the generation ends, or the operation is tried again.
+pub(super) async fn within<T>(limit: Duration, what: &str, operation: impl Future<Output = T>) -> Result<T> {
+    if removed(Rule::TimeLimit) {
+        return Ok(operation.await);
+    }
+    let answer = tokio::time::timeout(limit, operation).await;
+    answer.map_err(|_| StageError::away(format!("{what} took longer than {} s", limit.as_secs())))
+}
+
 impl<T: Send + 'static> Exclusive<T> {
     pub fn new(resource: T) -> Self {
         Self(Some(resource))

@@ -16,6 +16,8 @@ mod placement;
 mod pool;
 mod quota;
 mod receiver;
+#[cfg(test)]
+mod simulation;
 mod sink;
 mod stage;
 mod status;
@@ -32,8 +34,8 @@ use tokio::sync::oneshot;
 
 use crate::backoff::Backoff;
 use crate::checkpoint::{
-    Begun, CheckpointStore, Ledger, LedgerConfig, LocalStore, MemoryStore, Now, SessionError, StoreError, begin,
-    load_seen,
+    Begun, CheckpointStore, Ledger, LedgerConfig, Limited, LocalStore, MemoryStore, Now, SessionError, StoreError,
+    begin, load_seen,
 };
 use crate::clock;
 use crate::flow::registry::Guarantee;
@@ -64,6 +66,23 @@ pub struct Options {
     pub embedded_broker: Option<SocketAddr>,
     /// What counts.
     pub telemetry: Telemetry,
+    /// How long the checkpoint log may get.
+    pub log_limits: LogLimits,
+}
+
+/// How long the checkpoint log may get (protocol R4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLimits {
+    /// Entries are dropped from its front only if no more than this many identities must be named again for that...
+    pub copies: usize,
+    /// ... or if there are this many entries.
+    pub entries: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { copies: 4096, entries: 256 }
+    }
 }
 
 impl Default for Options {
@@ -75,6 +94,7 @@ impl Default for Options {
             store: None,
             embedded_broker: None,
             telemetry: Telemetry::new(""),
+            log_limits: LogLimits::default(),
         }
     }
 }
@@ -150,6 +170,8 @@ pub async fn start(topology: Topology, options: Options) -> Result<Running, Star
         None if exactly_once.is_empty() => Arc::new(MemoryStore::new()),
         None => open_store(&topology.checkpoint.store)?,
     };
+    let store: Arc<dyn CheckpointStore> = Arc::new(Limited::new(store, topology.checkpoint.timeout));
+    let log_limits = options.log_limits;
     let begun = begin(store.as_ref(), &topology.name, options.new_store, &exactly_once, clock::wall_millis()).await?;
     let pool = Pool::new(options.placement)?;
     let plan = Arc::new(plan(topology, &begun, pool, &status, options.embedded_broker, options.telemetry)?);
@@ -159,13 +181,14 @@ pub async fn start(topology: Topology, options: Options) -> Result<Running, Star
     let supervisor = SupervisorActor::create(|ctx| {
         let address = ctx.address();
         ctx.set_mailbox_capacity(0);
-        let ledger = ledger(&plan, &begun);
+        let ledger = ledger(&plan, &begun, log_limits);
         let partitions = partitions(&plan, &ledger);
         let coordinator = CoordinatorActor::create(|ctx| {
             ctx.set_mailbox_capacity(0);
             CoordinatorActor {
                 ledger,
                 store,
+                session: begun.session,
                 plan: plan.clone(),
                 supervisor: address.recipient(),
                 handles: BTreeMap::new(),
@@ -240,7 +263,7 @@ fn plan(
     })
 }
 
-fn ledger(plan: &Plan, begun: &Begun) -> Ledger {
+fn ledger(plan: &Plan, begun: &Begun, limits: LogLimits) -> Ledger {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let receivers = plan.topology.receivers.keys();
     let config = LedgerConfig {
@@ -249,8 +272,8 @@ fn ledger(plan: &Plan, begun: &Begun) -> Ledger {
         interval: millis(plan.topology.checkpoint.interval),
         timeout: millis(plan.topology.checkpoint.timeout),
         round_gap: 500,
-        copy_limit: 4096,
-        entry_limit: 256,
+        copy_limit: limits.copies,
+        entry_limit: limits.entries,
     };
     let configured = plan.topology.receivers.iter().flat_map(|(name, receiver)| {
         (0..receiver.partitions).map(|index| PartitionId { receiver: name.clone(), index })

@@ -176,6 +176,7 @@ impl Build {
                 park_on_collision: identity.on_collision == topology::OnCollision::Park,
                 horizon: identity.horizon,
                 max_ids: identity.max_ids,
+                operation_limit: plan.operation_limit,
                 answered_end_is_durable: receiver.factory.answered_end_is_durable(),
             },
             budget: Budget::new(receiver.max_unsettled, receiver.max_unsettled_bytes),

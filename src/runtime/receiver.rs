@@ -14,6 +14,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use tokio::sync::Notify;
 
+use super::exclusive::within;
 use super::message::{Decide, Drain, Reject, Resume, Settle, StageEvent, TriggerCheckpoint};
 use super::quota::{Allotment, Quota};
 use super::stage::{Outlets, Stage};
@@ -37,6 +38,8 @@ pub(super) struct ReceiverPolicy {
     pub horizon: Duration,
     /// Intake waits while so many identities are known.
     pub max_ids: u64,
+    /// How long connecting, settling and closing may take.
+    pub operation_limit: Duration,
     /// The source promises that an answered end of a link is for good.
     pub answered_end_is_durable: bool,
 }
@@ -113,7 +116,8 @@ impl Handler<Resume> for ReceiverActor {
         }
         let Some(source) = self.source.take() else { return };
         let (status, partition) = (self.status.clone(), self.stage.guard.partition.clone());
-        let connecting = async move { connect(source, &status, &partition).await };
+        let limit = self.policy.operation_limit;
+        let connecting = async move { connect(source, limit, &status, &partition).await };
         ctx.spawn(connecting.into_actor(self).map(|connected, receiver, ctx| match connected {
             Ok(link) => receiver.connected(link, ctx),
             Err(error) => receiver.stage.fail(error, ctx),
@@ -122,7 +126,12 @@ impl Handler<Resume> for ReceiverActor {
 }
 
 /// Connects; what is merely away is tried again, at most a second apart for the first five minutes, then slower.
-async fn connect(mut source: Box<dyn Source>, status: &Status, partition: &crate::flow::PartitionId) -> Result<Link> {
+async fn connect(
+    mut source: Box<dyn Source>,
+    limit: Duration,
+    status: &Status,
+    partition: &crate::flow::PartitionId,
+) -> Result<Link> {
     const PATIENCE: Duration = Duration::from_secs(300);
     let started = clock::now();
     let seed = u64::from(partition.index);
@@ -130,7 +139,8 @@ async fn connect(mut source: Box<dyn Source>, status: &Status, partition: &crate
     let mut patient = true;
     let mut told = false;
     loop {
-        let error = match source.connect().await {
+        let connected = within(limit, "connecting", source.connect()).await;
+        let error = match connected.and_then(|connected| connected) {
             Ok(link) => {
                 status.clear(partition);
                 return Ok(link);
@@ -166,7 +176,7 @@ impl ReceiverActor {
         self.link.intake = Some(link.intake);
         self.link.settler = Some(link.settler);
         tracing::info!(partition = %self.stage.guard.partition, "receiving");
-        ctx.run_interval(Duration::from_secs(1), |receiver, _| receiver.expire());
+        ctx.run_interval(Duration::from_secs(1), Self::look_at_link);
         if self.link.draining {
             return self.close_if_drained(ctx);
         }

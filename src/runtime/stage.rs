@@ -7,6 +7,15 @@ use super::exit_guard::ExitGuard;
 use super::message::{Forward, Reject, Report, StageEvent, Store};
 use crate::flow::{Barrier, Batch, Bulk, Element, Reason, Receipt, Share, StageError};
 
+/// Whether a test wants a branch to lose its share: it is dropped, and the other branches go on.
+#[cfg(test)]
+use super::simulation::loses_share;
+
+#[cfg(not(test))]
+const fn loses_share() -> bool {
+    false
+}
+
 /// Common to all stages.
 pub(super) struct Stage {
     pub guard: ExitGuard,
@@ -50,6 +59,9 @@ impl Outlets {
         let Some((last, others)) = self.0.split_last() else { return };
         for outlet in others {
             let copy = Batch { rows: batch.rows.clone(), receipt: batch.receipt.share() };
+            if loses_share() {
+                continue;
+            }
             let _ = outlet.try_send(Forward(Element::Rows(copy)));
         }
         let _ = last.try_send(Forward(Element::Rows(batch)));
@@ -73,6 +85,9 @@ impl StoreOutlets {
         for outlet in others {
             let share = |share: &Share| Share { origin: share.origin.clone(), receipt: share.receipt.share() };
             let copy = Bulk { columns: bulk.columns.clone(), shares: bulk.shares.iter().map(share).collect() };
+            if loses_share() {
+                continue;
+            }
             let _ = outlet.try_send(Store(Element::Rows(copy)));
         }
         let _ = last.try_send(Store(Element::Rows(bulk)));

@@ -414,6 +414,11 @@ impl Handler<GenerationEnded> for SupervisorActor {
         let Standing::Living { cause, .. } = &mut partition.standing else { return };
         let cause = cause.take().unwrap_or_else(|| StageError::retry("every stage stopped"));
         partition.receiver = None;
+        // What it had is the broker's again.
+        let metrics = self.plan.telemetry.partition(&id.receiver, id.index);
+        metrics.unsettled.set(0);
+        metrics.unsettled_bytes.set(0);
+        metrics.oldest_unsettled.clear();
         if self.run.ending.is_some() {
             partition.standing = Standing::Ended;
             return self.over_if_gone(ctx);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::*;
-use crate::flow::{DeliveryId, Holder, Offer, Seen, StoreId};
+use crate::flow::{DeliveryId, Digest, Holder, Identity, Offer, Prepared, Seen, StoreId};
 
 struct Lab {
     ledger: Ledger,

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::{CheckpointStore, Created, StoreError};
 use crate::checkpoint::Entry;
+use crate::flow::mutation::{Rule, removed};
 
 /// Clones share the entries.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +40,8 @@ impl CheckpointStore for MemoryStore {
 
     async fn create(&self, entry: &Entry) -> Result<Created, StoreError> {
         let existing = self.with(|entries| match entries.get(&entry.number) {
-            Some(bytes) => Some(bytes.clone()),
-            None => {
+            Some(bytes) if !removed(Rule::CreateIfAbsent) => Some(bytes.clone()),
+            _ => {
                 entries.insert(entry.number, entry.encode());
                 None
             }

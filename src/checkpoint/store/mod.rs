@@ -1,5 +1,6 @@
 //! Where the log is kept: numbered entries, created if absent, deleted from the front.
 
+mod limited;
 mod local;
 mod memory;
 
@@ -7,6 +8,7 @@ use async_trait::async_trait;
 
 use super::{Entry, EntryError};
 
+pub use limited::Limited;
 pub use local::LocalStore;
 pub use memory::MemoryStore;
 

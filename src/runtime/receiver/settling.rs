@@ -4,7 +4,8 @@ use actix::prelude::*;
 
 use super::{EpochState, ReceiverActor, lock};
 use crate::clock;
-use crate::flow::{Closed, Delivery, DeliveryId, Identity, Outcome, Settled};
+use crate::flow::{Closed, Delivery, DeliveryId, Identity, Outcome, Settled, StageError};
+use crate::runtime::exclusive::within;
 use crate::runtime::message::StageEvent;
 
 /// What is to be accepted with the next operation. (Rejected messages are accepted too: the dead letter has them.)
@@ -40,8 +41,10 @@ impl ReceiverActor {
         }
         let Some(mut settler) = self.link.settler.take() else { return };
         let unsent = std::mem::take(&mut self.link.unsent);
+        let limit = self.policy.operation_limit;
         let operation = async move {
-            let result = settler.settle(&unsent.deliveries, Outcome::Accepted).await;
+            let settling = settler.settle(&unsent.deliveries, Outcome::Accepted);
+            let result = within(limit, "settling", settling).await.and_then(|settled| settled);
             (settler, unsent, result)
         };
         ctx.spawn(operation.into_actor(self).map(|(settler, unsent, result), receiver, ctx| {
@@ -100,8 +103,9 @@ impl ReceiverActor {
         link.closed = true;
         // The intake is kept until the end is answered: dropping it first would cut the link.
         let intake = link.intake.take();
+        let limit = self.policy.operation_limit;
         let closing = async move {
-            let closed = settler.close().await;
+            let closed = within(limit, "closing the link", settler.close()).await.unwrap_or(Closed::Unanswered);
             drop(intake);
             closed
         };
@@ -111,15 +115,21 @@ impl ReceiverActor {
         }));
     }
 
-    /// Forgets what is past the horizon, while the link shows that it lives.
-    pub(super) fn expire(&mut self) {
-        let Some(seen) = &self.seen else { return };
-        let mut seen = lock(seen);
-        if self.link.settler.as_ref().is_some_and(|settler| settler.attached()) {
-            let horizon = u64::try_from(self.policy.horizon.as_millis()).unwrap_or(u64::MAX);
-            seen.expire(self.stage.guard.partition.index, clock::tick(), horizon);
+    /// While the link shows that it lives, forgets what is past the horizon. A link that no longer does is over, even if
+    /// neither half of it has said so: messages may be waiting at the broker that it will never bring.
+    pub(super) fn look_at_link(&mut self, ctx: &mut Context<Self>) {
+        let attached = self.link.settler.as_ref().map(|settler| settler.attached());
+        if let Some(seen) = &self.seen {
+            let mut seen = lock(seen);
+            if attached == Some(true) {
+                let horizon = u64::try_from(self.policy.horizon.as_millis()).unwrap_or(u64::MAX);
+                seen.expire(self.stage.guard.partition.index, clock::tick(), horizon);
+            }
+            self.receiver_metrics.known_ids.set(seen.len() as u64);
         }
-        self.receiver_metrics.known_ids.set(seen.len() as u64);
+        if attached == Some(false) {
+            self.stage.fail(StageError::away("the source is silent, and its link counts as gone"), ctx);
+        }
     }
 
     /// Shows what is unsettled.
