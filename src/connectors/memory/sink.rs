@@ -205,7 +205,11 @@ impl Writer {
     }
 
     /// The rows that are to be added to what `version` versions hold.
-    fn to_add(&mut self, rows: Vec<RecordBatch>, version: usize) -> std::result::Result<Vec<RecordBatch>, ArrowError> {
+    fn missing_rows(
+        &mut self,
+        rows: Vec<RecordBatch>,
+        version: usize,
+    ) -> std::result::Result<Vec<RecordBatch>, ArrowError> {
         if self.config.mode == Mode::Append || removed(Rule::MergeByIds) {
             return Ok(rows);
         }
@@ -289,7 +293,7 @@ impl Sink for Writer {
                      FILE reset {partition} --drop' to give them up"
                 )));
             };
-            let rows = self.to_add(rows, snapshot.version).map_err(|e| {
+            let rows = self.missing_rows(rows, snapshot.version).map_err(|e| {
                 StageError::park(format!("cannot compare keys with those of table '{table}'")).because(e)
             })?;
             let rows = rows.into_iter().filter(|batch| batch.num_rows() > 0).collect();
