@@ -83,6 +83,12 @@ pub(super) struct Evidence {
     pub sinks: Vec<String>,
     /// Messages without id go to the dead letter.
     pub reject_anonymous: bool,
+    /// Tables are appended to: another store's epochs must stop a process (R7).
+    pub append: bool,
+    /// Stores that were started with `--new-store`.
+    permitted: BTreeSet<StoreId>,
+    /// The store that has shown the last epoch in each table.
+    owner: BTreeMap<String, StoreId>,
     /// Of these messages each row may be there this many times: a store was emptied while they were under way.
     allowed: BTreeMap<usize, u64>,
     /// How often a row is in a table: by table, message and row.
@@ -165,8 +171,12 @@ impl Evidence {
             return Ok(());
         }
         *newest = entry.number;
-        if !matches!(entry.kind, Kind::Session { .. }) {
-            self.newest = Some(entry.kind.clone());
+        match &entry.kind {
+            Kind::Session { new_store: true } => {
+                self.permitted.insert(entry.store);
+            }
+            Kind::Session { .. } => {}
+            kind => self.newest = Some(kind.clone()),
         }
         for part in &entry.parts {
             let key = (entry.store, part.partition.index);
@@ -220,6 +230,11 @@ impl Evidence {
         let evidence = |what: &str| format!("table {table}, partition {}, epoch {epoch}: {what}", key.1);
         if !named {
             return Err(Broken { invariant: Invariant::I6, evidence: evidence("it was shown, and no entry names it") });
+        }
+        let other = self.owner.insert(table.to_owned(), key.0).is_some_and(|owner| owner != key.0);
+        if self.append && other && !self.permitted.contains(&key.0) {
+            let what = evidence("it was shown beside another store's epochs, which nobody has permitted");
+            return Err(Broken { invariant: Invariant::I6, evidence: what });
         }
         if before >= epoch {
             let what = format!("it was shown, and epoch {before} was there");

@@ -39,10 +39,11 @@ impl Op {
     /// Out of a thousand calls, how many go wrong while there is an appetite for it. Rare operations fail more often.
     pub fn per_mille(self) -> u32 {
         match self {
-            Self::Close | Self::Delete | Self::Read => 150,
-            Self::Connect | Self::Open | Self::Create | Self::List => 60,
-            Self::Commit | Self::Prepare => 50,
-            Self::Receive | Self::Settle | Self::Write => 20,
+            Self::Close => 250,
+            Self::Delete | Self::Create | Self::Settle => 80,
+            Self::Connect | Self::Commit | Self::Prepare => 50,
+            Self::Open | Self::List | Self::Write | Self::Receive => 25,
+            Self::Read => 10,
         }
     }
 }
@@ -99,6 +100,8 @@ pub(super) enum Fault {
     EmptiedStore,
     DiedInARound,
     LinkDied,
+    /// The process has given up a link that the broker takes for alive.
+    BrokerKeepsADeadLink,
     /// Of what was accepted, the end never arrived.
     AcceptsLost,
 }
@@ -126,6 +129,7 @@ impl Fault {
             Self::EmptiedStore,
             Self::DiedInARound,
             Self::LinkDied,
+            Self::BrokerKeepsADeadLink,
             Self::AcceptsLost,
         ];
         at.chain(others).collect()

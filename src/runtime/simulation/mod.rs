@@ -45,6 +45,10 @@ fn lose_next_share(lose: bool) {
     LOSE_SHARE.set(lose);
 }
 
+fn share_to_lose() -> bool {
+    LOSE_SHARE.get()
+}
+
 /// Whether a stage is to drop the share that it would give to a branch now.
 pub(super) fn loses_share() -> bool {
     LOSE_SHARE.replace(false)
@@ -75,6 +79,9 @@ fn seeds() {
                 messages += report.messages;
                 processes += report.processes;
                 virtual_time += report.virtual_time;
+                if only.is_some() {
+                    println!("{}", report.story.join("\n"));
+                }
             }
             Err(failure) => {
                 panics::no_more();
@@ -101,10 +108,11 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-/// Each rule left out makes some run fail.
+/// Each rule left out makes some run fail. The first seven are those that the protocol asks for; of the others those that
+/// few seeds find. (The search leaves out every one of them.)
 #[test]
 fn every_mutation_is_noticed() {
-    const BOUND: u64 = 200;
+    const BOUND: u64 = 300;
     let mut unnoticed = Vec::new();
     for rule in [
         Rule::DropReleases,
@@ -114,6 +122,17 @@ fn every_mutation_is_noticed() {
         Rule::ConditionalCommit,
         Rule::Replay,
         Rule::TimeLimit,
+        Rule::ListAfterCreate,
+        Rule::LookForForeign,
+        Rule::ReceiptsAddUp,
+        Rule::CopyBeforeFloor,
+        Rule::IndexBeforeReceive,
+        Rule::OneEpochAtATime,
+        Rule::MergeByIds,
+        Rule::RetiredAreRecovered,
+        Rule::ForeignEndsProcess,
+        Rule::AskEachSink,
+        Rule::BaseInEntries,
     ] {
         let found = without(rule, || (0..BOUND).find_map(|seed| Some((seed, run(seed).err()?.violation))));
         match found {

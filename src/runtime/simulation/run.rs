@@ -11,7 +11,7 @@ use super::process::{Ended, Process};
 use super::scenario::Scenario;
 use super::source::IDLE;
 use super::world::{Hands, Pulse, World};
-use super::{lose_next_share, operator, panics};
+use super::{lose_next_share, operator, panics, share_to_lose};
 use crate::checkpoint::Kind;
 use crate::clock;
 use crate::flow::invariants;
@@ -23,6 +23,7 @@ pub(super) struct Report {
     pub messages: usize,
     pub processes: usize,
     pub virtual_time: Duration,
+    pub story: Vec<String>,
     /// How much happened, and a digest of all of it: equal for equal seeds.
     pub digest: (u64, u64),
 }
@@ -60,6 +61,8 @@ struct Driver {
     /// A reset has made what a partition shows disagree with the log, which takes another one.
     resets: u32,
     emptied: bool,
+    /// The next share of a branch is to be lost.
+    share_armed: bool,
     /// Start the next process of the slot with `--new-store`.
     new_store: Vec<bool>,
 }
@@ -74,6 +77,7 @@ impl Driver {
         {
             let mut state = world.state();
             state.evidence.sinks = scenario.sinks.clone();
+            state.evidence.append = !scenario.merge;
             state.evidence.reject_anonymous = !scenario.accept_anonymous;
         }
         lose_next_share(false);
@@ -84,6 +88,7 @@ impl Driver {
             last_twin: None,
             resets: 0,
             emptied: false,
+            share_armed: false,
             new_store: vec![false; slots],
         }
     }
@@ -103,7 +108,8 @@ impl Driver {
         match held {
             Ok(()) => {
                 let (digest, virtual_time) = (self.world.digest(), Duration::from_millis(clock::tick().0));
-                Ok(Report { fired, messages, processes, virtual_time, digest })
+                let story = self.world.story();
+                Ok(Report { fired, messages, processes, virtual_time, story, digest })
             }
             Err(violation) => {
                 let mut story = self.world.story();
@@ -123,6 +129,10 @@ impl Driver {
         self.world.check();
         if let Some(panic) = panics::take() {
             self.world.state().violated(format!("a panic that nobody simulated: {panic}"));
+        }
+        if self.share_armed && !share_to_lose() {
+            self.share_armed = false;
+            self.world.count(Fault::ShareOfOneBranchDropped);
         }
         let now = clock::now();
         for process in &mut self.processes {
@@ -211,9 +221,16 @@ impl Driver {
             25..40 => {
                 let links: Vec<_> = self.world.state().links.values().filter_map(std::sync::Weak::upgrade).collect();
                 let at = usize::try_from(self.world.roll(links.len() as u64)).expect("small");
-                if let Some(link) = links.get(at) {
-                    self.world.count(Fault::LinkDied);
-                    link.die(IDLE);
+                match links.get(at) {
+                    Some(link) if self.world.chance(30) => {
+                        self.world.count(Fault::BrokerKeepsADeadLink);
+                        link.die_unnoticed(self.world.millis(1000, 40_000));
+                    }
+                    Some(link) => {
+                        self.world.count(Fault::LinkDied);
+                        link.die(IDLE);
+                    }
+                    None => {}
                 }
             }
             40..50 => up.iter().for_each(|at| crash(&self.world, &self.processes[*at])),
@@ -244,7 +261,10 @@ impl Driver {
             63..70 if !up.is_empty() => self.drain_and_start(slot, &up).await?,
             70..75 => self.reset(slot).await?,
             75..78 if !self.emptied => self.empty(slot).await?,
-            78..85 if self.scenario.branches() && !up.is_empty() => lose_next_share(true),
+            78..85 if self.scenario.branches() && !up.is_empty() => {
+                self.share_armed = true;
+                lose_next_share(true);
+            }
             _ => {}
         }
         Ok(())
@@ -350,6 +370,7 @@ impl Driver {
     async fn calm(&mut self) -> Result<(), String> {
         self.world.note("calm");
         self.world.state().calm = true;
+        self.share_armed = false;
         lose_next_share(false);
         for process in &mut self.processes {
             process.crash_at = None;

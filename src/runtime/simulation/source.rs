@@ -9,6 +9,7 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use futures::FutureExt;
+use rand::Rng;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -136,12 +137,30 @@ impl LinkShared {
         self.hands.process
     }
 
-    /// The link dies at the broker: of what is under way a prefix arrives, and what is unsettled goes back.
+    /// The link dies: of what is under way a prefix arrives, and what is unsettled goes back.
     pub fn die(&self, noticed_within: Duration) {
+        if self.sever(noticed_within) {
+            self.queue.cut(self.number);
+        }
+    }
+
+    /// The link dies, and the broker does not notice for some time: what is unsettled is still out on it.
+    pub fn die_unnoticed(self: &Arc<Self>, by_the_broker_for: Duration) {
+        if self.sever(IDLE) {
+            let link = self.clone();
+            actix::spawn(async move {
+                tokio::time::sleep(by_the_broker_for).await;
+                link.queue.cut(link.number);
+            });
+        }
+    }
+
+    /// Nothing passes any more; `false`: it was so before.
+    fn sever(&self, noticed_within: Duration) -> bool {
         let world = &self.hands.world;
         let mut state = self.state();
         if state.dead.is_some() {
-            return;
+            return false;
         }
         let now = clock::now();
         let notice = world.millis(0, u64::try_from(noticed_within.as_millis()).unwrap_or(u64::MAX));
@@ -155,10 +174,10 @@ impl LinkShared {
         if !lost.is_empty() {
             world.count(Fault::AcceptsLost);
         }
-        self.queue.cut(self.number);
         world.state().links.remove(&self.number);
         world.note(format!("link {} is dead, {} settlements lost", self.number, lost.len()));
         self.changed.notify_waiters();
+        true
     }
 
     /// The broker hears of a settlement.
@@ -232,12 +251,16 @@ impl Intake for FaultyIntake {
             }
             _ => return Err(failure(&link.hands, "receive")),
         }
-        let received = tokio::select! {
+        let mut received = tokio::select! {
             biased;
             () = link.noticed() => return Err(StageError::away("the link is gone")),
             received = inner.receive(room) => received?,
         };
-        if let Received::Batch { raw, deliveries, .. } = &received {
+        if let Received::Batch { raw, deliveries, .. } = &mut received {
+            // The same seed is the same run: no dice but the world's.
+            for delivery in deliveries.iter_mut().filter(|delivery| delivery.anonymous) {
+                delivery.identity.id = link.hands.world.state().rng.random();
+            }
             let values = raw.columns["value"].as_string::<i32>();
             let mut state = link.state();
             let numbers: Vec<_> = (0..values.len()).map(|row| message_number(values.value(row))).collect();
