@@ -43,9 +43,6 @@ pub(super) struct State {
     pub looks: BTreeMap<(u32, String), u64>,
     violation: Option<String>,
     trace: VecDeque<String>,
-    steps: u64,
-    /// Of all that happened.
-    digest: u64,
 }
 
 /// How a process is.
@@ -72,8 +69,6 @@ impl World {
             looks: BTreeMap::new(),
             violation: None,
             trace: VecDeque::new(),
-            steps: 0,
-            digest: 0,
         };
         Self { space: Space::default(), state: Arc::new(Mutex::new(state)) }
     }
@@ -128,22 +123,14 @@ impl World {
     pub fn story(&self) -> Vec<String> {
         self.state().trace.iter().cloned().collect()
     }
-
-    /// How much happened, and a digest of all of it.
-    pub fn digest(&self) -> (u64, u64) {
-        let state = self.state();
-        (state.steps, state.digest)
-    }
 }
 
 impl State {
     pub fn note(&mut self, what: String) {
-        self.steps += 1;
         if self.trace.len() == TRACE {
             self.trace.pop_front();
         }
         let line = format!("{:>7} ms  {what}", clock::tick().0);
-        self.digest = xxhash_rust::xxh3::xxh3_64_with_seed(line.as_bytes(), self.digest);
         self.trace.push_back(line);
     }
 
