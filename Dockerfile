@@ -16,14 +16,14 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 FROM debian:bookworm-slim
 # The roots that TLS to brokers and object stores is checked against.
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --user-group --uid 10001 --home-dir /work --no-create-home distributary \
-    && install --directory --owner=distributary --group=distributary /work /work/data /work/state
+    && useradd --system --user-group --uid 10001 --home-dir /var/lib/distributary --no-create-home distributary \
+    && install --directory --owner=distributary --group=distributary /var/lib/distributary /var/lib/distributary/data /var/lib/distributary/state
 COPY --from=build /usr/local/bin/runtime /usr/local/bin/runtime
 COPY --chown=root:root topologies /topologies
 USER distributary
-WORKDIR /work
+WORKDIR /var/lib/distributary
 # Tables and checkpoint stores with relative paths land here: mount something that lasts.
-VOLUME ["/work/data", "/work/state"]
+VOLUME ["/var/lib/distributary/data", "/var/lib/distributary/state"]
 # SIGTERM drains: a last checkpoint, everything settled, then the end.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["runtime"]
