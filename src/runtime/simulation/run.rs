@@ -24,6 +24,8 @@ pub(super) struct Report {
     pub processes: usize,
     pub virtual_time: Duration,
     pub story: Vec<String>,
+    /// How much happened, and a digest of all of it: equal for equal seeds.
+    pub digest: (u64, u64),
 }
 
 /// What a run that did not hold has to say.
@@ -105,9 +107,9 @@ impl Driver {
         };
         match held {
             Ok(()) => {
-                let virtual_time = Duration::from_millis(clock::tick().0);
+                let (digest, virtual_time) = (self.world.digest(), Duration::from_millis(clock::tick().0));
                 let story = self.world.story();
-                Ok(Report { fired, messages, processes, virtual_time, story })
+                Ok(Report { fired, messages, processes, virtual_time, story, digest })
             }
             Err(violation) => {
                 let mut story = self.world.story();
@@ -197,7 +199,7 @@ impl Driver {
         self.put(n);
         let steps = self.world.roll(40) + 10;
         for _ in 0..steps {
-            let time = self.world.millis(10, 1500);
+            let time = self.world.millis(10, if self.scenario.rough { 1500 } else { 3000 });
             self.pass(time).await?;
             self.look_after_parked(false).await?;
             if self.world.chance(80) {
@@ -211,7 +213,11 @@ impl Driver {
     async fn event(&mut self) -> Result<(), String> {
         let slot = usize::try_from(self.world.roll(self.new_store.len() as u64)).expect("small");
         let up = self.up(slot);
-        match self.world.roll(100) {
+        let what = match self.world.roll(100) {
+            process @ 40..78 if !self.scenario.rough && self.world.chance(80) => process % 40,
+            what => what,
+        };
+        match what {
             0..25 => {
                 let n = self.world.roll(6) + 1;
                 self.put(n);

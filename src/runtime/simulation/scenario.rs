@@ -44,6 +44,8 @@ pub(super) struct Scenario {
     timeout: Duration,
     pub horizon: Duration,
     restarts: u32,
+    /// Processes come and go; otherwise it is links that die, mostly.
+    pub rough: bool,
     pub copy_limit: usize,
     pub entry_limit: usize,
 }
@@ -68,7 +70,8 @@ impl Scenario {
             max_age: Duration::from_millis(rng.random_range(50..1000)),
             interval: Duration::from_millis(rng.random_range(200..4000)),
             timeout: Duration::from_millis(rng.random_range(4000..12_000)),
-            horizon: Duration::from_secs(10),
+            horizon: Duration::from_secs(7),
+            rough: rng.random_bool(0.6),
             restarts: rng.random_range(2..8),
             copy_limit: *[0, 2, 1000].get(rng.random_range(0..3)).expect("one of three"),
             entry_limit: *[3, 8, 100].get(rng.random_range(0..3)).expect("one of three"),

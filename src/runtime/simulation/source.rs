@@ -23,7 +23,7 @@ use crate::flow::{
     SourceFactory, StageError,
 };
 
-/// After so long without a frame each side takes the other for dead.
+/// After so long without a frame each side takes the other for dead. The horizon is more than this and a settlement's way.
 pub(super) const IDLE: Duration = Duration::from_secs(3);
 
 /// A settlement is on its way for no longer.
@@ -166,7 +166,7 @@ impl LinkShared {
         let notice = world.millis(0, u64::try_from(noticed_within.as_millis()).unwrap_or(u64::MAX));
         state.dead = Some((now, now + notice));
         let under_way = state.transit.len() as u64;
-        let arriving = world.roll(under_way + 1);
+        let arriving = if world.chance(50) { 0 } else { world.roll(under_way + 1) };
         let arrived: Vec<_> = (0..arriving).filter_map(|_| state.transit.pop_front()).collect();
         let lost = std::mem::take(&mut state.transit);
         drop(state);
@@ -316,7 +316,7 @@ impl FaultySettler {
             Some(_) => {}
             None => {
                 state.transit.push_back(deliveries.to_vec());
-                let most = if link.hands.world.chance(20) { TRANSIT } else { 50 };
+                let most = if link.hands.world.chance(40) { TRANSIT } else { 50 };
                 let due = (clock::now() + link.hands.world.millis(0, most)).max(state.last_due.unwrap_or(clock::now()));
                 state.last_due = Some(due);
                 let link = Arc::downgrade(link);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::checks::Evidence;
 use super::faults::{Fault, Fired, Manner, Op};
@@ -43,6 +43,9 @@ pub(super) struct State {
     pub looks: BTreeMap<(u32, String), u64>,
     violation: Option<String>,
     trace: VecDeque<String>,
+    steps: u64,
+    /// Of all that happened.
+    digest: u64,
 }
 
 /// How a process is.
@@ -69,6 +72,8 @@ impl World {
             looks: BTreeMap::new(),
             violation: None,
             trace: VecDeque::new(),
+            steps: 0,
+            digest: 0,
         };
         Self { space: Space::default(), state: Arc::new(Mutex::new(state)) }
     }
@@ -123,14 +128,22 @@ impl World {
     pub fn story(&self) -> Vec<String> {
         self.state().trace.iter().cloned().collect()
     }
+
+    /// How much happened, and a digest of all of it.
+    pub fn digest(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.steps, state.digest)
+    }
 }
 
 impl State {
     pub fn note(&mut self, what: String) {
+        self.steps += 1;
         if self.trace.len() == TRACE {
             self.trace.pop_front();
         }
         let line = format!("{:>7} ms  {what}", clock::tick().0);
+        self.digest = xxhash_rust::xxh3::xxh3_64_with_seed(line.as_bytes(), self.digest);
         self.trace.push_back(line);
     }
 
@@ -163,7 +176,13 @@ pub(super) struct Hands {
     pub world: World,
     pub process: usize,
     pub partitions: u32,
-    pulse: Arc<watch::Sender<Pulse>>,
+    heart: Arc<Heart>,
+}
+
+/// Whether a process is alive. (A watch channel would wake those who wait in an order of its own.)
+struct Heart {
+    pulse: Mutex<Pulse>,
+    changed: Notify,
 }
 
 /// What an operation is to do, once its time has come.
@@ -178,30 +197,31 @@ pub(super) enum Verdict {
 
 impl Hands {
     pub fn new(world: World, process: usize, partitions: u32) -> Self {
-        Self { world, process, partitions, pulse: Arc::new(watch::Sender::new(Pulse::Running)) }
+        let heart = Heart { pulse: Mutex::new(Pulse::Running), changed: Notify::new() };
+        Self { world, process, partitions, heart: Arc::new(heart) }
     }
 
     pub fn pulse(&self) -> Pulse {
-        *self.pulse.borrow()
+        *self.heart.pulse.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn set(&self, pulse: Pulse) {
         // Who is cut stays so.
-        self.pulse.send_if_modified(|now| {
-            let changes = *now != Pulse::Cut && *now != pulse;
-            if changes {
-                *now = pulse;
-            }
-            changes
-        });
+        if self.pulse() != Pulse::Cut {
+            *self.heart.pulse.lock().unwrap_or_else(PoisonError::into_inner) = pulse;
+            self.heart.changed.notify_waiters();
+        }
     }
 
     /// Returns when the process may act; never if it is cut.
     pub async fn alive(&self) {
-        let mut pulse = self.pulse.subscribe();
-        let now = pulse.wait_for(|pulse| *pulse != Pulse::Paused).await.map(|now| *now);
-        if !matches!(now, Ok(Pulse::Running)) {
-            std::future::pending::<()>().await;
+        loop {
+            let mut changed = std::pin::pin!(self.heart.changed.notified());
+            changed.as_mut().enable();
+            if self.pulse() == Pulse::Running {
+                return;
+            }
+            changed.await;
         }
     }
 
