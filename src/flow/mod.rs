@@ -4,6 +4,7 @@
 //! connector, a translator or a test can be written against it alone.
 
 mod budget;
+mod columns;
 mod element;
 mod error;
 mod id;
@@ -18,6 +19,7 @@ mod source;
 mod translator;
 
 pub use budget::{Budget, Room};
+pub use columns::message_columns;
 pub use element::{Barrier, Batch, Bulk, Digest, Element, Raw, Rows, Share};
 pub use error::{Reaction, Reason, Result, StageError};
 pub use id::{Delivery, DeliveryId, Epoch, Generation, Identity, PartitionId, StageName, StoreId, Tick};

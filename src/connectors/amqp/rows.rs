@@ -10,14 +10,14 @@ use arrow::array::builder::{
     BinaryBuilder, BooleanBuilder, Int32Builder, MapBuilder, StringBuilder, TimestampMillisecondBuilder,
 };
 use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, SchemaRef};
 use fe2o3_amqp_types::messaging::{Body, Header, Message};
 use serde_amqp::Value;
 
 use super::config::Format;
 use super::content::{self, Content, Identifier};
 use super::wire::Peer;
-use crate::flow::{Delivery, DeliveryId, Raw, Reason, Received, Rejected};
+use crate::flow::{Delivery, DeliveryId, Raw, Reason, Received, Rejected, message_columns};
 
 /// Rows of a batch at most.
 pub(super) const ROWS: usize = 4096;
@@ -30,30 +30,12 @@ const ZONE: &str = "UTC";
 
 /// The message columns by format.
 pub(super) fn columns(format: Format) -> SchemaRef {
-    static TEXT: LazyLock<SchemaRef> = LazyLock::new(|| schema(DataType::Utf8));
-    static BINARY: LazyLock<SchemaRef> = LazyLock::new(|| schema(DataType::Binary));
+    static TEXT: LazyLock<SchemaRef> = LazyLock::new(|| message_columns(DataType::Utf8));
+    static BINARY: LazyLock<SchemaRef> = LazyLock::new(|| message_columns(DataType::Binary));
     match format {
         Format::Text => TEXT.clone(),
         Format::Binary => BINARY.clone(),
     }
-}
-
-fn schema(value: DataType) -> SchemaRef {
-    let time = || DataType::Timestamp(TimeUnit::Millisecond, Some(ZONE.into()));
-    // The names are those of arrow's map builder.
-    let entries = DataType::Struct(
-        vec![Field::new("keys", DataType::Utf8, false), Field::new("values", DataType::Utf8, true)].into(),
-    );
-    let properties = DataType::Map(Arc::new(Field::new("entries", entries, false)), false);
-    Arc::new(Schema::new(vec![
-        Field::new("id", DataType::Utf8, true),
-        Field::new("sent", time(), true),
-        Field::new("received", time(), false),
-        Field::new("value", value, true),
-        Field::new("properties", properties, true),
-        Field::new("redelivered", DataType::Boolean, false),
-        Field::new("delivery_count", DataType::Int32, true),
-    ]))
 }
 
 /// How the peer's message headers are to be read.

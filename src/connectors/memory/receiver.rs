@@ -6,7 +6,7 @@ use arrow::array::builder::{MapBuilder, StringBuilder};
 use arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Int32Array, RecordBatch, StringArray, TimestampMillisecondArray,
 };
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ use crate::clock;
 use crate::flow::registry::{ConfigError, Kind, Planned, SourceKind};
 use crate::flow::{
     Closed, Delivery, DeliveryId, Identity, Intake, Link, Outcome, Raw, Reason, Received, Rejected, Result, Room,
-    Settled, Settler, Source, SourceContext, SourceFactory, StageError,
+    Settled, Settler, Source, SourceContext, SourceFactory, StageError, message_columns,
 };
 
 /// Rows per batch at most, so that many partitions take turns.
@@ -126,21 +126,10 @@ impl SourceKind for MemoryReceiver {
 
 /// The message columns, the same as the AMQP receiver's.
 fn columns(format: Format) -> SchemaRef {
-    let time = || DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()));
-    let value = match format {
+    message_columns(match format {
         Format::Text => DataType::Utf8,
         Format::Binary => DataType::Binary,
-    };
-    let (key, text) = (Field::new("keys", DataType::Utf8, false), Field::new("values", DataType::Utf8, true));
-    Arc::new(Schema::new(vec![
-        Field::new("id", DataType::Utf8, true),
-        Field::new("sent", time(), true),
-        Field::new("received", time(), false),
-        Field::new("value", value, true),
-        Field::new_map("properties", "entries", key, text, false, true),
-        Field::new("redelivered", DataType::Boolean, false),
-        Field::new("delivery_count", DataType::Int32, true),
-    ]))
+    })
 }
 
 struct Factory {
