@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use super::OnError;
 use super::columns::Column;
-use super::shape::{Read, broken, stop};
+use super::shape::{Read, Shaper, broken, stop};
 use crate::flow::registry::ConfigError;
-use crate::flow::{Reason, Rejected, Result, StageError};
+use crate::flow::{Raw, Reason, Rejected, Result, StageError, Translated, Translator};
 
 /// How many records a body holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -116,6 +116,24 @@ pub(super) struct Reader<F> {
     records: Records,
     on_error: OnError,
     columns: Arc<[Column]>,
+}
+
+/// The rows that a decoder for bodies of many records has room for.
+pub(super) const MANY: usize = 8192;
+
+/// A translator whose bodies are of one format.
+pub(super) struct BodyTranslator<F> {
+    /// Which message column has the bodies.
+    pub value: usize,
+    pub reader: Reader<F>,
+    pub shaper: Shaper,
+}
+
+impl<F: Format + Send> Translator for BodyTranslator<F> {
+    fn translate(&mut self, raw: &Raw) -> Result<Translated> {
+        let read = self.reader.read(Bodies::of(raw.columns.column(self.value)))?;
+        self.shaper.shape(raw, read)
+    }
 }
 
 /// The declared fields as a translator hands them to its shape.

@@ -16,12 +16,12 @@ use schemars::{JsonSchema, schema_for};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bodies::{self, Bodies, Format, Reader, Records};
+use super::bodies::{self, Bodies, BodyTranslator, Format, MANY, Reader, Records};
 use super::columns::Column;
 use super::shape::{Base, Shape, Shaper};
 use super::{ColumnType, OnError, Ordered, configured};
 use crate::flow::registry::{ConfigError, Kind, Planned, TranslatorKind};
-use crate::flow::{Raw, Result, Translated, Translator, TranslatorFactory};
+use crate::flow::{Translator, TranslatorFactory};
 
 /// A `csv` translator.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -193,25 +193,9 @@ impl TranslatorFactory for Factory {
         let (records, on_error) = (self.config.records, self.config.on_error);
         let format = CsvFormat::new(&self.columns, self.options.clone(), records);
         let reader = Reader::new(format, records, on_error, Arc::clone(&self.columns));
-        Box::new(CsvTranslator { value: self.value, reader, shaper: self.shaper.clone() })
+        Box::new(BodyTranslator { value: self.value, reader, shaper: self.shaper.clone() })
     }
 }
-
-struct CsvTranslator {
-    value: usize,
-    reader: Reader<CsvFormat>,
-    shaper: Shaper,
-}
-
-impl Translator for CsvTranslator {
-    fn translate(&mut self, raw: &Raw) -> Result<Translated> {
-        let read = self.reader.read(Bodies::of(raw.columns.column(self.value)))?;
-        self.shaper.shape(raw, read)
-    }
-}
-
-/// The rows that a decoder for bodies of many records has room for.
-const MANY: usize = 8192;
 
 struct CsvFormat {
     schema: SchemaRef,

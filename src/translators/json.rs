@@ -17,13 +17,13 @@ use schemars::{JsonSchema, schema_for};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::bodies::{self, Bodies, Format, Reader, Records};
+use super::bodies::{self, Bodies, BodyTranslator, Format, MANY, Reader, Records};
 use super::columns::{Column, shortened};
 use super::json_check::{Expected, Fault, scan};
 use super::shape::{Base, Shape, Shaper};
 use super::{ColumnType, OnError, Ordered, configured};
 use crate::flow::registry::{ConfigError, Kind, Planned, TranslatorKind};
-use crate::flow::{Raw, Result, Translated, Translator, TranslatorFactory};
+use crate::flow::{Translator, TranslatorFactory};
 
 /// A `json` translator.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -110,25 +110,9 @@ impl TranslatorFactory for Factory {
         let (records, on_error) = (self.config.records, self.config.on_error);
         let format = JsonFormat::new(&self.columns, records);
         let reader = Reader::new(format, records, on_error, Arc::clone(&self.columns));
-        Box::new(JsonTranslator { value: self.value, reader, shaper: self.shaper.clone() })
+        Box::new(BodyTranslator { value: self.value, reader, shaper: self.shaper.clone() })
     }
 }
-
-struct JsonTranslator {
-    value: usize,
-    reader: Reader<JsonFormat>,
-    shaper: Shaper,
-}
-
-impl Translator for JsonTranslator {
-    fn translate(&mut self, raw: &Raw) -> Result<Translated> {
-        let read = self.reader.read(Bodies::of(raw.columns.column(self.value)))?;
-        self.shaper.shape(raw, read)
-    }
-}
-
-/// The rows that a decoder for bodies of many records has room for.
-const MANY: usize = 8192;
 
 struct JsonFormat {
     schema: SchemaRef,
