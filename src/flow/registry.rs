@@ -44,13 +44,16 @@ pub trait Kind: Send + Sync {
     /// The word after `type:`.
     fn name(&self) -> &'static str;
 
-    /// One sentence.
+    /// What it is, in a phrase: lower case, no full stop.
     fn about(&self) -> &'static str;
 
-    /// A stage of this kind in YAML, as it would stand under its name; it must pass the check.
+    /// A stage of this kind in YAML, as it would stand under its name: one key a line, without `from`. It must pass the
+    /// check, with the examples of other kinds before and behind it.
     fn example(&self) -> &'static str;
 
     /// JSON Schema of the stage's own fields (an object; the common ones, `type`, `from`, …, are added by the topology).
+    /// Two keywords of ours: `x-unit` says what a number counts, and what `x-editor` holds is for editors alone, because
+    /// the kind itself checks it with better words.
     fn schema(&self) -> schemars::Schema;
 }
 
