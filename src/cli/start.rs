@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::progress::Progress;
 use super::{Exit, block_on, fail, load};
-use crate::broker::{Broker, BrokerConfig};
+use crate::broker::{Broker, BrokerConfig, Feed};
 use crate::checkpoint::{SessionError, StoreError};
 use crate::flow::registry::Registry;
 use crate::runtime::{self, End, LogLimits, Options, Placement, Running, StartError, Status};
 use crate::telemetry::{Telemetry, http};
-use crate::topology::Topology;
+use crate::topology::{self, Topology};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -26,16 +26,27 @@ pub(super) struct Arguments {
     /// had committed but not settled may then come twice. Refused on a store that has epochs in it.
     #[arg(long)]
     new_store: bool,
+    /// Serve /metrics, /live, /ready and /version here, in place of the file's `telemetry.listen`.
+    #[arg(long, env = "RUNTIME_TELEMETRY", value_name = "ADDRESS:PORT")]
+    telemetry: Option<SocketAddr>,
 }
 
+pub(super) const EXAMPLE: &str = "Examples:
+  runtime start topology.yaml
+  runtime start topology.yaml --telemetry 0.0.0.0:9464    for a container
+  runtime start topology.yaml --log amqp=debug
+
+SIGTERM or Ctrl-C drains: what was received is committed and settled. A second Ctrl-C stops at once, and nothing is lost.";
+
 pub(super) fn run(arguments: Arguments, registry: &Registry) -> Exit {
-    let (topology, text) = match load(&arguments.file, registry) {
+    let (mut topology, text) = match load(&arguments.file, registry) {
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
     for note in topology.notes.iter().filter(|note| note.contains("warning")) {
         tracing::warn!("{note}");
     }
+    topology.telemetry.listen = arguments.telemetry.or(topology.telemetry.listen);
     let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
     match block_on(start(topology, hash, arguments.new_store)) {
         Ok(exit) => exit,
@@ -49,7 +60,7 @@ async fn start(topology: Topology, hash: String, new_store: bool) -> Exit {
         Ok(signals) => signals,
         Err(error) => return fail(Exit::Failed, format!("cannot listen for signals: {error}")),
     };
-    let broker = match embedded(&topology) {
+    let broker = match topology.broker.as_ref().map(|section| embedded(section, section.feed.clone())).transpose() {
         Ok(broker) => broker,
         Err(why) => return fail(Exit::Failed, why),
     };
@@ -149,13 +160,14 @@ pub(super) async fn signalled() {
     }
 }
 
-/// Starts the topology's own broker, on a thread of its own.
-fn embedded(topology: &Topology) -> Result<Option<Broker>, String> {
-    let Some(section) = &topology.broker else { return Ok(None) };
-    let config = BrokerConfig { listen: section.listen, feed: section.feed.clone(), ..BrokerConfig::default() };
-    let broker = Broker::start_on_thread(config)
-        .map_err(|error| format!("the embedded broker cannot listen on {}: {error}", section.listen))?;
-    Ok(Some(broker))
+/// Starts a topology's own broker, on a thread of its own.
+pub(super) fn embedded(section: &topology::BrokerConfig, feed: Vec<Feed>) -> Result<Broker, String> {
+    let listen = section.listen;
+    Broker::start_on_thread(BrokerConfig { listen, feed, ..BrokerConfig::default() }).map_err(|error| {
+        format!(
+            "the embedded broker cannot listen on {listen}: {error}; stop what listens there, or choose another port"
+        )
+    })
 }
 
 /// Where the rows are, and how to look at them.
