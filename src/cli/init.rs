@@ -43,13 +43,14 @@ pub(super) fn run(arguments: &Arguments, registry: &Registry) -> Exit {
     let to_stdout = file == Path::new("-");
     let shown = if to_stdout { "FILE".into() } else { file.to_string_lossy() };
     let text = format!(
-        "# Messages from a queue into a table: change what is here, and what begins with '#'.
+        "# Messages into a table. A field behind '#' is optional and shows what stands for it, if anything does.
 #
 #   runtime check {shown} --connect    every mistake with its place; then broker, queue, table and store
 #   runtime start {shown}              SIGTERM or Ctrl-C drains
 #
 # `runtime describe receivers.{receiver}`, `… translators.{translator}`, `… sinks.{sink}` say more of every field. Values may
 # hold ${{NAME}}, ${{NAME:-default}} and ${{file:/path}}.
+
 {topology}"
     );
     if to_stdout {

@@ -90,6 +90,10 @@ impl Kind for GeneratorReceiver {
 }
 
 impl SourceKind for GeneratorReceiver {
+    fn example_of(&self, body: &str) -> Option<String> {
+        Some(format!("type: generator\npayload: {{ template: {body} }}\nrate: 100\ncount: 1000\n"))
+    }
+
     fn plan(&self, config: &serde_json::Value) -> Planned<dyn SourceFactory> {
         let config = Config::deserialize(config).map_err(|e| vec![ConfigError::here(e.to_string())])?;
         let mut problems = Vec::new();

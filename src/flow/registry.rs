@@ -61,12 +61,22 @@ pub trait Kind: Send + Sync {
 pub trait SourceKind: Kind {
     /// Plans a receiver from a configuration that has passed the schema. Pure.
     fn plan(&self, config: &Value) -> Planned<dyn SourceFactory>;
+
+    /// Its example with messages of this body (in quotes, as YAML), if it is the topology that says what is in them.
+    fn example_of(&self, _body: &str) -> Option<String> {
+        None
+    }
 }
 
 /// A kind of translator.
 pub trait TranslatorKind: Kind {
     /// Plans a translator for messages with these columns, from a configuration that has passed the schema. Pure.
     fn plan(&self, config: &Value, input: &SchemaRef) -> Planned<dyn TranslatorFactory>;
+
+    /// A body that its example reads, if the messages of receivers' examples are not.
+    fn sample(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What a sink can promise.

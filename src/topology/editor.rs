@@ -28,8 +28,12 @@ pub(super) fn component(registry: &Registry, section: Section, kind: &dyn Kind) 
     if let Some(delivery) = schema.pointer_mut("/properties/delivery").and_then(Value::as_object_mut)
         && let Some(guarantee) = guarantee
     {
-        let description = delivery.get("description").cloned().unwrap_or_default();
-        *delivery = Map::from_iter([("enum".into(), json!([guarantee.as_str()])), ("description".into(), description)]);
+        let promise = match guarantee {
+            Guarantee::ExactlyOnce => "Each message is in it once, whatever fails.",
+            Guarantee::AtLeastOnce => "After a failure rows may come twice, which is to be said here.",
+        };
+        let words = json!([guarantee.as_str()]);
+        *delivery = Map::from_iter([("description".into(), promise.into()), ("enum".into(), words)]);
         if guarantee == Guarantee::ExactlyOnce {
             delivery.insert("default".into(), guarantee.as_str().into());
         } else if let Some(required) = schema["required"].as_array_mut() {

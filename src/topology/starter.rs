@@ -8,6 +8,7 @@ use std::fmt::Write;
 use super::describe::{FieldDoc, capital, describe, first_sentence, of_kind};
 use super::problem::suggestion;
 use super::schema::Section;
+use super::words;
 use crate::flow::registry::{Kind, Registry};
 
 /// Comments are no wider than this.
@@ -47,7 +48,11 @@ pub fn starter(registry: &Registry, parts: &Parts<'_>) -> Result<String, Vec<Str
                 suggestion(wanted, names, "there are")
             ));
         } else {
-            stage(&mut text, registry, section, kind);
+            let sample = registry.translators().get(parts.translator).and_then(|kind| kind.sample());
+            let receiver = registry.sources().get(parts.receiver).filter(|_| section == Section::Receivers);
+            let quoted = sample.map(|body| format!("'{}'", body.replace('\'', "''")));
+            let of_sample = receiver.zip(quoted).and_then(|(kind, body)| kind.example_of(&body));
+            stage(&mut text, registry, section, kind, of_sample.as_deref());
         }
     }
     if !problems.is_empty() {
@@ -65,15 +70,16 @@ pub fn starter(registry: &Registry, parts: &Parts<'_>) -> Result<String, Vec<Str
     Ok(text)
 }
 
-/// A section with one stage in it.
-fn stage(text: &mut String, registry: &Registry, section: Section, kind: Option<&dyn Kind>) {
+/// A section with one stage in it: this example, or its kind's own.
+fn stage(text: &mut String, registry: &Registry, section: Section, kind: Option<&dyn Kind>, example: Option<&str>) {
     let (name, from) = section.example_names();
     let (about, fields) = match (kind, describe(registry, section.key())) {
         (Some(kind), _) => (kind.about(), of_kind(registry, section, kind).fields),
         (None, Ok(described)) => (section.about(), described.fields),
         (None, Err(_)) => return,
     };
-    let example = kind.map(|kind| kind.example()).or_else(|| section.example()).unwrap_or_default();
+    let own = || kind.map(|kind| kind.example()).or_else(|| section.example());
+    let example = example.or_else(own).unwrap_or_default();
     let _ = write!(text, "\n{}:\n  # {}\n  {name}:\n", section.key(), sentences(&[about.to_owned()]));
     if let Some(from) = from {
         let _ = writeln!(text, "    from: {from}");
@@ -110,6 +116,8 @@ fn block(text: &mut String, indent: usize, example: &str, fields: &[FieldDoc]) {
     }
     let others = fields.iter().filter(|field| !field.path.contains(['.', '[']) && !written.contains(&&*field.path));
     for FieldDoc { path, default, about, .. } in others {
+        // One of them is called null.
+        let path = words::written(&path.as_str().into());
         let value = default.as_ref().map(|default| format!(" {default}")).unwrap_or_default();
         let about = sentences(std::slice::from_ref(about));
         if path.chars().count() + value.chars().count() + about.chars().count() > WIDTH - 10 {

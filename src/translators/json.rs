@@ -71,6 +71,10 @@ derive: { sent_dt: to_date(sent), owner_name: "owner['name']" }
 }
 
 impl TranslatorKind for Json {
+    fn sample(&self) -> Option<&'static str> {
+        Some(r#"{ "row_num": 1, "animal": "cat", "tags": ["small"], "owner": { "name": "Ann", "age": 41 } }"#)
+    }
+
     fn plan(&self, config: &Value, input: &SchemaRef) -> Planned<dyn TranslatorFactory> {
         let config: JsonConfig = configured(config)?;
         let value = Bodies::column(input)?;

@@ -102,7 +102,11 @@ impl Kind for MemoryReceiver {
     }
 
     fn example(&self) -> &'static str {
-        "type: memory\nrows:\n  - \"cat,brown\"\n  - { id: ox-1, value: \"ox,black\" }\n"
+        r#"type: memory
+rows:
+  - "b7,1,cat,brown,3,2026-01-31 12:00:00"
+  - { id: ox-1, value: "b7,2,ox,black,1,2026-01-31 12:00:01" }
+"#
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -111,6 +115,10 @@ impl Kind for MemoryReceiver {
 }
 
 impl SourceKind for MemoryReceiver {
+    fn example_of(&self, body: &str) -> Option<String> {
+        Some(format!("type: memory\nrows:\n  - {body}\n"))
+    }
+
     fn plan(&self, config: &Value) -> Planned<dyn SourceFactory> {
         let config = Config::deserialize(config).map_err(|e| vec![ConfigError::here(e.to_string())])?;
         if config.queue.is_none() && config.rows.is_empty() {

@@ -139,6 +139,25 @@ fn init_writes_a_topology_that_passes_the_check_and_overwrites_nothing() {
 }
 
 #[test]
+fn a_topology_that_init_wrote_carries_messages() {
+    let lab = Lab::new();
+    for (at, translator) in ["binary", "csv", "json", "text"].into_iter().enumerate() {
+        let file = format!("{translator}.yaml");
+        let arguments = ["init", "--receiver", "memory", "--translator", translator, "--sink", "delta", &file];
+        runtime(&lab, &arguments).ends(0);
+        let yaml = std::fs::read_to_string(lab.path(&file)).expect("written");
+        // Side by side with others, and with a table of its own.
+        let yaml = yaml
+            .replace("127.0.0.1:9464", "127.0.0.1:0")
+            .replace("interval: 10s", "interval: 200ms")
+            .replace("./data/", &format!("./data{at}/"));
+        lab.write(&file, &yaml);
+        let run = runtime(&lab, &["start", &file]).ends(0);
+        assert!(run.err.contains("rejected 0,") && !run.err.contains("committed 0,"), "{}", run.err);
+    }
+}
+
+#[test]
 fn connect_finds_everything_there_and_takes_and_makes_nothing() {
     let lab = Lab::new();
     let broker = broker(BrokerConfig::default());

@@ -35,7 +35,9 @@ fn uncommented(yaml: &str) -> (String, usize) {
     let lines = yaml.lines().map(|line| {
         let field = line.trim_start().strip_prefix("# ");
         let key = field.and_then(|field| field.split_once(':')).map(|(key, _)| key);
-        let is_key = key.is_some_and(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_') && !key.is_empty());
+        let is_key = key.is_some_and(|key| {
+            key.trim_matches('"').chars().all(|c| c.is_ascii_lowercase() || c == '_') && !key.is_empty()
+        });
         if is_key {
             count += 1
         }
@@ -300,7 +302,7 @@ fn an_editor_flags_what_the_check_flags_and_lets_references_stand() {
         ("checkpoint:", "telemetry:\nidentity:\ncheckpoint:"),
         (
             "animal: utf8",
-            "a: \"decimal(10,2)\", b: BIGINT, c: list<int32>, d: { type: date, format: \"%d\" }, e: double precision",
+            "a: \"decimal(10,2)\", b: BIGINT, c: \"varchar(5)\", d: { type: date, format: \"%d\" }, e: double precision",
         ),
         ("columns:", "records: ${RECORDS:-many}\n    columns:"),
     ] {
