@@ -385,3 +385,44 @@ fn default(schema: &Value) -> Option<String> {
         value => Some(words::written(value)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_sentence_ends_where_the_next_begins() {
+        assert_eq!(first_sentence("A path, i.e. a folder. It is made."), "A path, i.e. a folder");
+        assert_eq!(first_sentence("One."), "One");
+        assert_eq!(first_sentence(""), "");
+    }
+
+    #[test]
+    fn schemas_read_like_sentences() {
+        let schema = json!({
+            "properties": {
+                "size": { "$ref": "#/$defs/Size", "description": "how\nlarge" },
+                "map": { "type": "object", "additionalProperties": { "$ref": "#/$defs/Inner" } },
+                "share": { "type": "number", "exclusiveMinimum": 0, "maximum": 1, "x-unit": "the whole" },
+                "none": { "type": "null" },
+            },
+            "required": ["share"],
+            "$defs": {
+                "Size": { "anyOf": [{ "type": "integer", "minimum": 2 }, { "type": ["string", "null"] }], "default": 7 },
+                "Inner": { "type": "object", "properties": { "again": { "$ref": "#/$defs/Inner" }, "on": { "type": "boolean" } } },
+            },
+        });
+        let all = fields(&schema);
+        let field = |path: &str| all.iter().find(|field| field.path == path).expect(path);
+        assert_eq!(all[0].path, "share", "what must be there comes first");
+        assert_eq!(field("share").form, "number of the whole, 0 to 1");
+        assert_eq!(field("size").form, "whole number, 2 or more or text");
+        assert_eq!((field("size").about.as_str(), field("size").default.as_deref()), ("How large.", Some("7")));
+        assert_eq!(field("map").form, "map of names to map");
+        assert_eq!(field("map.NAME.on").form, "true or false");
+        assert_eq!(field("none").form, "nothing");
+        assert!(all.len() < 30, "a schema that names itself ends");
+    }
+}
