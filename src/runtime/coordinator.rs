@@ -127,7 +127,9 @@ impl CoordinatorActor {
                 let notice = Notice::Restart { partition, generation, error: StageError::park(reason) };
                 self.unless_lost(notice, ctx);
             }
-            Action::MayRecover { partition } => self.notify(Notice::MayRecover { partition }),
+            // It may have ended because a sink's conditional commit failed (R8): in a process that has lost the log that
+            // is the successor's doing, and nothing to be parked for.
+            Action::MayRecover { partition } => self.unless_lost(Notice::MayRecover { partition }, ctx),
             Action::Tell { receiver, verdict } => self.tell(receiver, verdict),
             Action::Delete { from, below } => {
                 let store = self.store.clone();
@@ -163,7 +165,7 @@ impl CoordinatorActor {
     }
 
     /// Creates until there is an answer (protocol R2), then lists once more (R4).
-    fn create(&self, entry: Box<Entry>, ctx: &mut Context<Self>) {
+    fn create(&self, entry: Arc<Entry>, ctx: &mut Context<Self>) {
         let (store, status) = (self.store.clone(), self.plan.status.clone());
         let work = async move {
             let number = entry.number;

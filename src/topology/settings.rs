@@ -285,7 +285,7 @@ pub(super) struct ReceiverFields {
     /// How many consumers, each with a whole tree of stages of its own.
     #[schemars(range(min = 1, max = 1024), extend("x-unit" = "consumers"))]
     pub partitions: u32,
-    /// How many deliveries of one partition may be unsettled. With the bytes below it bounds the memory.
+    /// How many deliveries of one partition may be unsettled. A checkpoint is taken when it is half used.
     #[schemars(range(min = 1), extend("x-unit" = "deliveries"))]
     pub max_unsettled: u64,
     /// How many bytes of one partition may be unsettled.
@@ -301,7 +301,7 @@ impl Default for ReceiverFields {
     fn default() -> Self {
         Self {
             partitions: 1,
-            max_unsettled: 50_000,
+            max_unsettled: 25_000,
             max_unsettled_bytes: Size(64 << 20),
             max_messages: None,
             max_time: None,
