@@ -2,4 +2,5 @@
 
 mod layout;
 mod process;
+mod readme;
 mod topology;
