@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use distributary::{cli, connectors, translators};
+use distributary::{cli, embed};
 
 fn main() -> ExitCode {
-    cli::main(&translators::register(connectors::register(Default::default())))
+    cli::main(&embed::standard())
 }

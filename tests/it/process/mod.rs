@@ -4,3 +4,5 @@ mod kill;
 mod run;
 mod table;
 mod wrong;
+
+pub use run::until;
