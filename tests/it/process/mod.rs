@@ -2,6 +2,7 @@
 
 mod kill;
 mod run;
+mod secrets;
 mod table;
 mod wrong;
 
