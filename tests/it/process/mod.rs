@@ -1,5 +1,6 @@
 //! The binary as an operator meets it: started, stopped, killed, given wrong input.
 
+mod broker;
 mod kill;
 mod run;
 mod secrets;
