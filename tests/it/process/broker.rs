@@ -100,6 +100,13 @@ fn it_ends_while_messages_are_unsettled_and_credit_is_left() {
 fn it_ends_while_producers_send_and_a_feed_is_under_way() {
     let lab = Lab::new();
     let endless = ["{ queue: a, payload: animals_csv }", "{ queue: b, payload: animals_csv, rate: 3 }"];
+    // With answers to come, whenever it is told.
+    for moment in [0, 20, 100, 500] {
+        let (process, _) = start(&lab, &endless);
+        let told = now();
+        super::run::until(SOON, "a moment", || (told.elapsed() >= Duration::from_millis(moment)).then_some(()));
+        ends_soon(process);
+    }
     let (process, address) = start(&lab, &endless);
     let runtime = runtime();
     let (told, started) = std::sync::mpsc::channel();

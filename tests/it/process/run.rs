@@ -1,6 +1,7 @@
 //! A `runtime` process under test, and the folder it works in.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -102,6 +103,13 @@ impl Process {
         })
     }
 
+    /// Where its telemetry listens.
+    pub fn endpoint(&self) -> String {
+        let line = self.said("serving /metrics");
+        let (_, address) = line.split_once("address=").expect("an address");
+        address.split_whitespace().next().expect("an address").to_owned()
+    }
+
     /// Its standard output, if that is a pipe.
     pub fn stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().expect("piped")
@@ -139,6 +147,17 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What an endpoint answers, head and body; empty where nobody does.
+pub fn get(address: &str, path: &str) -> String {
+    let asked = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    asked().unwrap_or_default()
 }
 
 /// Asks until there is an answer; panics after `limit`.
