@@ -4,6 +4,7 @@ mod broker;
 mod kill;
 mod run;
 mod secrets;
+mod stop;
 mod table;
 mod wrong;
 

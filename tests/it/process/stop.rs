@@ -8,7 +8,7 @@ use std::time::Duration;
 use distributary::broker::{Broker, BrokerConfig, Feed};
 use serde_json::{Value, json};
 
-use super::run::{Lab, now, until};
+use super::run::{Lab, get, now, until};
 use super::table;
 
 fn broker(count: u64, payload: Value) -> Broker {
@@ -30,10 +30,18 @@ batchers:
 sinks:
   out: {{ from: slow, {sink} }}
 checkpoint: {{ interval: 1h, store: state }}
+telemetry: {{ listen: 127.0.0.1:0 }}
 ",
         broker.url()
     );
     lab.write("topology.yaml", &text);
+}
+
+/// How many messages a process has received and not settled.
+fn in_hand(endpoint: &str) -> u64 {
+    let text = get(endpoint, "/metrics");
+    let samples = text.lines().filter(|line| line.starts_with("distributary_unsettled{"));
+    samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
 }
 
 #[test]
@@ -44,7 +52,9 @@ fn a_half_full_batch_is_committed_at_once_and_once() {
         topology(&lab, &broker, sink);
         let queue = || broker.queue("animals");
         let process = lab.start(&["start", "topology.yaml"]);
-        until(Duration::from_secs(60), "all in hand", || (queue().unsettled == messages).then_some(()));
+        // As the process counts them: what the broker has sent may not have arrived.
+        let metrics = process.endpoint();
+        until(Duration::from_secs(60), "all in hand", || (in_hand(&metrics) == messages).then_some(()));
         assert_eq!(queue().accepted, 0, "{sink}: nothing commits by itself");
         process.signal("TERM");
         let told = now();
@@ -119,7 +129,8 @@ batchers:
 sinks:
   out: {{ from: bulk, type: console, delivery: at_least_once, format: json_lines }}
 checkpoint: {{ interval: 100ms, store: memory }}
-supervision: {{ drain_timeout: 500ms }}
+supervision: {{ drain_timeout: 3s }}
+telemetry: {{ listen: 127.0.0.1:0 }}
 ",
         broker.url()
     );
@@ -128,8 +139,13 @@ supervision: {{ drain_timeout: 500ms }}
     let mut unread = process.stdout();
     // Two megabytes do not go into a pipe that nobody reads.
     let queue = || broker.queue("animals");
-    until(Duration::from_secs(60), "all in hand", || (queue().accepted + queue().unsettled == 2_000).then_some(()));
+    let endpoint = process.endpoint();
+    until(Duration::from_secs(60), "all in hand", || (queue().accepted + in_hand(&endpoint) == 2_000).then_some(()));
     process.signal("TERM");
+    let ready = until(Duration::from_secs(60), "a word", || {
+        Some(get(&endpoint, "/ready")).filter(|ready| ready.contains("draining"))
+    });
+    assert!(ready.contains("503") && ready.contains("\"ready\":false"), "{ready}");
     let ended = process.wait(Duration::from_secs(60));
     assert_eq!(ended.code, Some(1), "{}", ended.text);
     let last = ended.text.lines().last().unwrap_or_default();
