@@ -8,6 +8,7 @@ mod progress;
 mod start;
 mod state;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -72,23 +73,27 @@ struct FileArgument {
 
 /// Reads the command line of this process, does what it says, and returns the exit code.
 pub fn main(registry: &Registry) -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    run(std::env::args_os(), registry).into()
+}
+
+/// Does what a command line says, whose first word is the program's name. [`main`] for those who have words of their own.
+pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>, registry: &Registry) -> Exit {
+    let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             let wrong = error.use_stderr();
             // Nothing is left to do about a closed terminal.
             let _ = error.print();
-            return if wrong { Exit::Usage.into() } else { Exit::Done.into() };
+            return if wrong { Exit::Usage } else { Exit::Done };
         }
     };
     progress::init_log(&arguments.log, arguments.log_format);
-    let exit = match arguments.verb {
+    match arguments.verb {
         Verb::Start(start) => start::run(start, registry),
         Verb::Check(check) => check::run(&check.file, registry),
         Verb::State(state) => state::run(state, registry),
         Verb::Broker(broker) => broker::run(broker),
-    };
-    exit.into()
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -116,13 +121,4 @@ fn load(file: &Path, registry: &Registry) -> Result<(Topology, String), Exit> {
             Err(fail(Exit::NotValid, format!("{} has {count} problem{s}; mend {them} and try again", file.display())))
         }
     }
-}
-
-/// Runs `work` on an actix system of its own.
-fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut runtime = Some(runtime);
-    // The system takes the one runtime; it asks once.
-    let system = actix::System::with_tokio_rt(move || runtime.take().expect("asked once"));
-    Ok(system.block_on(work))
 }

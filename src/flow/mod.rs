@@ -16,6 +16,7 @@ mod secret;
 mod seen;
 mod sink;
 mod source;
+mod target;
 mod translator;
 
 pub use budget::{Budget, Room};
@@ -28,4 +29,5 @@ pub use secret::Secret;
 pub use seen::{Holder, Offer, Seen, Undischarged, Verdict};
 pub use sink::{AppId, Committed, Opened, Prepared, Rejected, Sink, SinkContext, SinkFactory, SinkInstance, Write};
 pub use source::{Closed, Intake, Link, Received, Settled, Settler, Source, SourceContext, SourceFactory};
+pub use target::{SinkOf, Target};
 pub use translator::{Translated, Translator, TranslatorFactory};

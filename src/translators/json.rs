@@ -84,7 +84,7 @@ impl TranslatorKind for Json {
 }
 
 /// Columns of types that the decoder does not know.
-fn unreadable(columns: &[Column]) -> Vec<ConfigError> {
+pub(super) fn unreadable(columns: &[Column]) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for column in columns {
         if let Err(error) = ReaderBuilder::new_with_field(column.decoded()).build_decoder() {
@@ -114,7 +114,7 @@ impl TranslatorFactory for Factory {
     }
 }
 
-struct JsonFormat {
+pub(super) struct JsonFormat {
     schema: SchemaRef,
     expected: Expected,
     records: Records,
@@ -125,7 +125,7 @@ struct JsonFormat {
 }
 
 impl JsonFormat {
-    fn new(columns: &[Column], records: Records) -> Self {
+    pub(super) fn new(columns: &[Column], records: Records) -> Self {
         let schema = bodies::decoded(columns);
         let expected = Expected::object(schema.fields());
         Self { schema, expected, records, decoder: None, room: 0, faults: Vec::new() }

@@ -1,5 +1,8 @@
 //! The integration tests: one binary, because each more would link the whole program again.
 
+mod draining;
+mod embedding;
 mod layout;
 mod process;
+mod readme;
 mod topology;

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use super::Plan;
 use super::config::Place;
+use super::frames::Frames;
 use super::link::{Attached, Cutting, start};
 use super::reaction::{Failure, explain};
 use super::rows::{Headers, Rows};
@@ -100,7 +101,7 @@ impl Consumer {
         step: &mut &'static str,
     ) -> Result<Attached, Failure> {
         let config = &self.plan.config;
-        let (wire, line) = Wire::new(stream);
+        let (wire, line) = Wire::new(stream, Frames::listened_to(&self.context.partition, place));
         let line = Cutting(line);
         *step = "opening the connection";
         let profile = match login {

@@ -1,7 +1,12 @@
 //! The binary as an operator meets it: started, stopped, killed, given wrong input.
 
 mod bounds;
+mod broker;
 mod kill;
 mod run;
+mod secrets;
+mod stop;
 mod table;
 mod wrong;
+
+pub use run::until;
