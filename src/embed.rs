@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Broker, BrokerConfig};
+use crate::broker::{Broker, BrokerConfig, Feed};
 use crate::flow::registry::Registry;
 use crate::runtime::{self, LogLimits, Options, Placement, Running, Status};
 use crate::telemetry::{Telemetry, http};
@@ -170,7 +170,7 @@ impl Hosted {
         config_hash: String,
         new_store: bool,
     ) -> Result<Self, Refused> {
-        let broker = embedded(&topology)?;
+        let broker = topology.broker.as_ref().map(|section| embedded(section, section.feed.clone())).transpose()?;
         let listen = topology.telemetry.listen;
         let threads = topology.receivers.values().map(|receiver| receiver.partitions as usize).sum::<usize>();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -203,14 +203,14 @@ impl Hosted {
     }
 }
 
-/// Starts the topology's own broker, on a thread of its own.
-fn embedded(topology: &Topology) -> Result<Option<Broker>, Refused> {
-    let Some(section) = &topology.broker else { return Ok(None) };
-    let config = BrokerConfig { listen: section.listen, feed: section.feed.clone(), ..BrokerConfig::default() };
-    let broker = Broker::start_on_thread(config).map_err(|error| {
-        Refused::Process(format!("the embedded broker cannot listen on {}: {error}", section.listen))
-    })?;
-    Ok(Some(broker))
+/// Starts a topology's own broker, on a thread of its own.
+pub(crate) fn embedded(section: &topology::BrokerConfig, feed: Vec<Feed>) -> Result<Broker, Refused> {
+    let listen = section.listen;
+    Broker::start_on_thread(BrokerConfig { listen, feed, ..BrokerConfig::default() }).map_err(|error| {
+        Refused::Process(format!(
+            "the embedded broker cannot listen on {listen}: {error}; stop what listens there, or choose another port"
+        ))
+    })
 }
 
 struct Probe(Status);

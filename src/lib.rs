@@ -40,7 +40,7 @@
 //! | module | what | may import |
 //! |---|---|---|
 //! | [`flow`] | the vocabulary: identities, receipts, budgets, the traits of what can be plugged in | nothing of ours |
-//! | [`topology`] | YAML into a [`topology::Topology`], or every problem in it with its place; pure | `flow` |
+//! | [`topology`] | YAML into a [`topology::Topology`], or every problem in it with its place; its documentation; pure | `flow` |
 //! | [`checkpoint`] | the protocol: entries, the log, recovery, the ledger; pure but for the stores | `flow` |
 //! | [`runtime`] | the actors; the only user of actix besides [`embed`], which starts its system | `checkpoint`, `topology`, `flow` |
 //! | [`connectors`] | one file or folder per system | `flow` |

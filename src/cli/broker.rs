@@ -27,6 +27,11 @@ pub(super) struct Arguments {
     no_auto_create: bool,
 }
 
+pub(super) const EXAMPLE: &str = "Example:
+  runtime broker --feed '{queue: animals, payload: animals_csv, count: 1000}'
+
+A queue is made when it is first used. Everything is in memory, and gone with the process.";
+
 fn feed(text: &str) -> Result<broker::Feed, String> {
     topology::fragment(text)
 }

@@ -1,5 +1,6 @@
 //! `runtime start FILE`: run a topology until it ends, is drained, or cannot go on.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,16 +24,27 @@ pub(super) struct Arguments {
     /// had committed but not settled may then come twice. Refused on a store that has epochs in it.
     #[arg(long)]
     new_store: bool,
+    /// Serve /metrics, /live, /ready and /version here, in place of the file's `telemetry.listen`.
+    #[arg(long, env = "RUNTIME_TELEMETRY", value_name = "ADDRESS:PORT")]
+    telemetry: Option<SocketAddr>,
 }
 
+pub(super) const EXAMPLE: &str = "Examples:
+  runtime start topology.yaml
+  runtime start topology.yaml --telemetry 0.0.0.0:9464    for a container
+  runtime start topology.yaml --log amqp=debug
+
+SIGTERM or Ctrl-C drains: what was received is committed and settled. A second Ctrl-C stops at once, and nothing is lost.";
+
 pub(super) fn run(arguments: Arguments, registry: &Registry) -> Exit {
-    let (topology, text) = match load(&arguments.file, registry) {
+    let (mut topology, text) = match load(&arguments.file, registry) {
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
     for note in topology.notes.iter().filter(|note| note.contains("warning")) {
         tracing::warn!("{note}");
     }
+    topology.telemetry.listen = arguments.telemetry.or(topology.telemetry.listen);
     match block_on(start(topology, config_hash(&text), arguments.new_store)) {
         Ok(exit) => exit,
         Err(error) => fail(Exit::Failed, format!("cannot start: {error}")),

@@ -18,7 +18,7 @@ use super::partition::{Handles, Plan};
 use super::receiver::lock;
 use crate::checkpoint::{Action, CheckpointStore, Created, Entry, Event, Ledger, Now, create};
 use crate::clock;
-use crate::flow::{Committed, Generation, PartitionId, Seen, StageError, StageName, Verdict};
+use crate::flow::{Committed, Generation, PartitionId, Seen, StageError, StageName, Verdict, foreign_epochs};
 
 /// One per process.
 pub(super) struct CoordinatorActor {
@@ -236,11 +236,8 @@ impl CoordinatorActor {
         ctx: &mut Context<Self>,
     ) {
         if opened.is_some_and(|opened| opened.foreign) && !self.ledger.is_adopted(&sink) {
-            let reason = format!(
-                "sink '{sink}': its target has epochs of this topology from another checkpoint store, and messages that were \
-                 committed but not settled then could come twice; restore that store, or accept this and start with --new-store"
-            );
-            return self.notify(Notice::Restart { partition, generation, error: StageError::park(reason) });
+            let error = StageError::park(foreign_epochs(&sink));
+            return self.notify(Notice::Restart { partition, generation, error });
         }
         let Some(opening) = self.opening.get_mut(&partition) else { return };
         if let Some(opened) = opened {

@@ -242,18 +242,13 @@ impl ReceiverActor {
         }
         let room = self.budget.room()?;
         let deliveries = self.allotment.grant(room.deliveries);
-        if deliveries == 0 {
-            self.want_checkpoint();
-        }
         (deliveries > 0).then_some(Room { deliveries, ..room })
     }
 
-    /// Asks for a checkpoint when half the budget is used or nothing more can come, once per epoch; at once when all of the
-    /// budget is used.
+    /// Asks for a checkpoint when half the budget is used, once per epoch; at once when all of it is.
     fn want_checkpoint(&mut self) {
         let full = self.budget.room().is_none();
-        let enough = self.budget.half_used() || self.allotment.is_exhausted();
-        if enough && (full || !self.epoch.wanted) && self.epoch.sent.count > 0 {
+        if self.budget.half_used() && (full || !self.epoch.wanted) && self.epoch.sent.count > 0 {
             self.epoch.wanted = true;
             self.stage.report(StageEvent::CheckpointWanted { urgent: full });
         }

@@ -18,7 +18,7 @@ use super::{OnError, configured};
 use crate::flow::registry::{Kind, Planned, TranslatorKind};
 use crate::flow::{Raw, Reason, Rejected, Result, Translated, Translator, TranslatorFactory};
 
-/// A `text` or `binary` translator.
+/// The column `value` is the body. Expressions are SQL.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct PlainConfig {
     /// What becomes of a message that cannot be translated.
@@ -43,11 +43,11 @@ impl Kind for Text {
     }
 
     fn about(&self) -> &'static str {
-        "takes a body as text"
+        "the body as text, with all message columns"
     }
 
     fn example(&self) -> &'static str {
-        "from: orders\ntype: text\nwhere: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
+        "type: text\nwhere: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
     }
 
     fn schema(&self) -> Schema {
@@ -61,11 +61,11 @@ impl Kind for Binary {
     }
 
     fn about(&self) -> &'static str {
-        "takes a body as bytes"
+        "the body as bytes, with all message columns"
     }
 
     fn example(&self) -> &'static str {
-        "from: orders\ntype: binary\nselect: [id, sent, \"encode(value, 'hex') AS hex\"]\n"
+        "type: binary\nselect: [id, sent, \"encode(value, 'hex') AS hex\"]\n"
     }
 
     fn schema(&self) -> Schema {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::{CheckpointStore, Created, StoreError};
 use crate::checkpoint::Entry;
+use crate::objects::writable;
 
 /// A directory. Holds its lock until dropped.
 #[derive(Debug)]
@@ -50,6 +51,16 @@ impl LocalStore {
             }
         }
         Ok(Self(Arc::new(Inner { root, _lock: Some(lock) })))
+    }
+
+    /// As [`open`](Self::open), but makes nothing: `None` if there is no store, and it could be made.
+    pub fn open_existing(root: impl Into<PathBuf>) -> Result<Option<Self>, StoreError> {
+        let root = root.into();
+        let folder = root.join("entry");
+        let found = folder.is_dir().then(|| Self::open(&root)).transpose()?;
+        let refused = |error| StoreError::Away { place: root.display().to_string(), cause: io::Error::other(error) };
+        writable(&folder).map_err(refused)?;
+        Ok(found)
     }
 
     /// The store in `root`, to look at only: without its lock, so also while a process has it.

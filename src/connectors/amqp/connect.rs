@@ -59,12 +59,7 @@ impl Source for Consumer {
             line.cut();
             let _ = timeout(HANG_UP_LIMIT, line.closed()).await;
         }
-        let login = self.plan.address.login()?;
-        let place = Place {
-            host: self.plan.address.host(&self.context)?,
-            queue: self.plan.config.queue.clone(),
-            user: login.as_ref().map(|(user, _)| user.clone()),
-        };
+        let (place, login) = self.place()?;
         let limit = self.plan.config.connect_timeout.0;
         let mut step = "connecting";
         let opened = timeout(limit, self.open(&place, login, &mut step)).await;
@@ -76,9 +71,26 @@ impl Source for Consumer {
         let rows = Rows::new(self.plan.config.format, Headers::of(&attached.line.0.peer()));
         Ok(start(attached, rows, place, self.plan.config.idle_timeout.0))
     }
+
+    async fn probe(&mut self) -> Result<String> {
+        let (place, _) = self.place()?;
+        self.connect().await?.close().await;
+        Ok(format!("{place}, {}: attached to queue '{}', nothing taken", place.whom(), place.queue))
+    }
 }
 
 impl Consumer {
+    /// Where it connects and as whom, read now: user and password for the wire, the place for people.
+    fn place(&self) -> Result<(Place, Option<(String, String)>)> {
+        let login = self.plan.address.login()?;
+        let place = Place {
+            host: self.plan.address.host(&self.context)?,
+            queue: self.plan.config.queue.clone(),
+            user: login.as_ref().map(|(user, _)| user.clone()),
+        };
+        Ok((place, login))
+    }
+
     async fn open(
         &self,
         place: &Place,

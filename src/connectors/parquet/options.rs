@@ -42,7 +42,7 @@ pub struct FileOptions {
     /// How many files one partition of a receiver keeps open, so that rows of many table partitions that come in turns make
     /// few files. Beyond it the one that was written to least recently is closed.
     #[serde(default = "max_open_files")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "files"))]
     pub max_open_files: usize,
     /// Whether files are forced to the disk before messages are settled.
     #[serde(default)]

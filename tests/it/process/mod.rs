@@ -2,6 +2,7 @@
 
 mod bounds;
 mod broker;
+mod cli;
 mod kill;
 mod run;
 mod secrets;

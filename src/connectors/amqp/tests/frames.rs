@@ -137,14 +137,26 @@ impl Bare {
         let _ = self.socket.read_to_end(&mut Vec::new()).await;
     }
 
-    /// Answers detach, end and close, as a broker does.
-    async fn part(mut self) {
-        self.hear::<Detach>(DETACH).await;
+    /// Answers detach, end and close, as a broker does; the most credit that was given before.
+    pub async fn part(mut self) -> u32 {
+        let mut most = 0;
+        loop {
+            let body = self.body().await;
+            match body.get(2) {
+                Some(&FLOW) => {
+                    let flow: Flow = serde_amqp::from_slice(&body).expect("decodes");
+                    most = most.max(flow.link_credit.unwrap_or(0));
+                }
+                Some(&DETACH) => break,
+                _ => {}
+            }
+        }
         self.say(&Detach { handle: Handle(0), closed: true, error: None }).await;
         self.hear::<End>(END).await;
         self.say(&End { error: None }).await;
         self.hear::<Close>(CLOSE).await;
         self.say(&Close { error: None }).await;
+        most
     }
 }
 
