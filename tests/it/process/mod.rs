@@ -1,6 +1,7 @@
 //! The binary as an operator meets it: started, stopped, killed, given wrong input.
 
 mod kill;
-mod run;
-mod table;
+pub mod moment;
+pub mod run;
+pub mod table;
 mod wrong;

@@ -1,8 +1,10 @@
 //! A `runtime` process under test, and the folder it works in.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -37,7 +39,7 @@ impl Lab {
 
     /// Starts `runtime` with these arguments, in the folder.
     pub fn start(&self, arguments: &[&str]) -> Process {
-        let child = Command::new(env!("CARGO_BIN_EXE_runtime"))
+        let mut child = Command::new(env!("CARGO_BIN_EXE_runtime"))
             .args(arguments)
             .current_dir(self.folder.path())
             .env_remove("RUNTIME_LOG")
@@ -46,7 +48,18 @@ impl Lab {
             .stderr(Stdio::piped())
             .spawn()
             .expect("start the binary");
-        Process(child)
+        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let log = Arc::<Mutex<String>>::default();
+        let written = log.clone();
+        // Read at once, or a long run would wait for room in the pipe.
+        let reader = std::thread::spawn(move || {
+            for line in lines {
+                // What is not UTF-8 is not expected of a log.
+                let line = line.expect("the log is text");
+                written.lock().expect("not poisoned").extend([line.as_str(), "\n"]);
+            }
+        });
+        Process { child, log, reader: Some(reader) }
     }
 
     /// Runs `runtime` to its end.
@@ -56,17 +69,21 @@ impl Lab {
 }
 
 /// A running `runtime`; killed when dropped.
-pub struct Process(Child);
+pub struct Process {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
 
 impl Process {
     pub fn id(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
-        self.0.kill().expect("kill");
-        self.0.wait().expect("wait");
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
     }
 
     /// SIGTERM or another signal by name.
@@ -77,27 +94,26 @@ impl Process {
 
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
-        self.0.try_wait().expect("ask for the end").is_some()
+        self.child.try_wait().expect("ask for the end").is_some()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("not poisoned").clone()
     }
 
     /// Waits for the end, at most `limit`.
     pub fn wait(mut self, limit: Duration) -> Ended {
-        let mut stderr = self.0.stderr.take().expect("piped");
-        let reader = std::thread::spawn(move || {
-            let mut text = String::new();
-            // What is not UTF-8 is not expected of a log.
-            stderr.read_to_string(&mut text).expect("the log is text");
-            text
-        });
-        let status = until(limit, "the process to end", || self.0.try_wait().expect("ask for the end"));
-        Ended { code: status.code(), text: reader.join().expect("the reader") }
+        let status = until(limit, "the process to end", || self.child.try_wait().expect("ask for the end"));
+        self.reader.take().expect("waited for once").join().expect("the reader");
+        Ended { code: status.code(), text: self.log() }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
