@@ -20,6 +20,7 @@ mod receiver;
 mod simulation;
 mod sink;
 mod stage;
+mod standing;
 mod status;
 mod supervisor;
 mod translator;
@@ -49,7 +50,8 @@ use partition::Plan;
 use placement::Arbiters;
 use pool::Pool;
 use quota::Quota;
-use supervisor::{Coordinator, Partition, Run, SupervisorActor};
+use standing::Partition;
+use supervisor::{Coordinator, Run, SupervisorActor};
 
 pub use placement::Placement;
 pub use status::Status;

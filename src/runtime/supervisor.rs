@@ -4,21 +4,20 @@
 //! coordinator hears of it, and when nothing names the partition any more (protocol R2) it may be built anew: the whole
 //! tree, from the log. Other partitions go on working. Nothing here knows what a stage does.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::End;
 use super::exit_guard::Life;
-use super::message::{Built, Control, Drain, Exit, GenerationEnded, Notice, Report, StageEvent, StageExited, Tell};
+use super::message::{Built, Control, Exit, GenerationEnded, Notice, Report, StageEvent, StageExited, Tell};
 use super::partition::{Build, Handles, Plan};
 use super::placement::Arbiters;
-use super::{End, receiver::ReceiverActor};
-use crate::backoff::Backoff;
+use super::standing::{Partition, Standing};
 use crate::clock;
 use crate::flow::{Generation, PartitionId, Reaction, StageError, StageName};
 
@@ -50,65 +49,6 @@ pub(super) struct Run {
     pub all_closed: bool,
     /// What went wrong in the drain.
     pub drain_failure: Option<String>,
-}
-
-/// One partition over all its generations.
-pub(super) struct Partition {
-    /// Its place among all of them, for the arbiter.
-    pub place: usize,
-    pub configured: bool,
-    /// For one that only the log knows: the sinks its newest part names.
-    pub named: BTreeSet<StageName>,
-    pub generation: Generation,
-    /// The living generation's.
-    pub receiver: Option<Addr<ReceiverActor>>,
-    pub standing: Standing,
-    pub backoff: Backoff,
-    /// Restarts since it last committed an epoch.
-    pub restarts: VecDeque<Instant>,
-    pub input_ended: bool,
-    pub link_closed: bool,
-    /// What was received when somebody last looked, for the end of runs that cannot go on.
-    pub progress: (u64, Instant),
-}
-
-/// Where a partition is.
-pub(super) enum Standing {
-    /// A generation is there, perhaps on its way out.
-    Living { kill: CancellationToken, cause: Option<StageError> },
-    /// It is dead; why, and nothing may be built before the coordinator says so.
-    Dead { cause: StageError },
-    /// It will be built when its delay is over.
-    Waiting,
-    /// It was given up.
-    Parked,
-    /// The run ends.
-    Ended,
-}
-
-impl Partition {
-    pub fn new(place: usize, configured: bool, named: BTreeSet<StageName>, backoff: Backoff) -> Self {
-        Self {
-            place,
-            configured,
-            named,
-            generation: Generation(0),
-            receiver: None,
-            standing: Standing::Waiting,
-            backoff,
-            restarts: VecDeque::new(),
-            input_ended: false,
-            link_closed: false,
-            progress: (0, clock::now()),
-        }
-    }
-
-    /// Tells its receiver, if it has one by now.
-    fn drain(&self) {
-        if let Some(receiver) = &self.receiver {
-            let _ = receiver.try_send(Drain);
-        }
-    }
 }
 
 /// How long the stages of a generation may take to go before the process gives up on itself.
@@ -232,12 +172,14 @@ impl SupervisorActor {
         partition.restarts.len() > limit
     }
 
-    /// A receiver takes no more: it drains, and when all do the run ends.
+    /// A receiver takes no more: it drains by itself, and when all have ended so does the run.
     fn bound_reached(&mut self, receiver: StageName, ctx: &mut Context<Self>) {
         if !self.run.bounded_out.insert(receiver.clone()) {
             return;
         }
         tracing::info!(%receiver, "reached its bound");
+        let mine = self.partitions.iter().filter(|(id, _)| id.receiver == receiver);
+        mine.for_each(|(_, partition)| partition.drain());
         self.drain_if_all_ended(ctx);
     }
 
@@ -334,13 +276,9 @@ impl SupervisorActor {
             self.plan.quotas.get(receiver).is_some_and(super::quota::Quota::is_missing)
                 && !self.run.bounded_out.contains(receiver)
         };
-        let parked: Vec<_> = self
-            .partitions
-            .iter()
-            .filter(|(id, p)| matches!(p.standing, Standing::Parked) && bounded(&id.receiver))
-            .map(|(id, _)| id.clone())
-            .collect();
-        let Some(parked) = parked.first().cloned() else { return };
+        let parked =
+            |(id, p): &(&PartitionId, &Partition)| matches!(p.standing, Standing::Parked) && bounded(&id.receiver);
+        let Some(parked) = self.partitions.iter().find(parked).map(|(id, _)| id.clone()) else { return };
         let now = clock::now();
         let mut stuck = true;
         for (id, partition) in
@@ -377,7 +315,7 @@ impl Handler<Living> for SupervisorActor {
         let Some(partition) = self.partitions.get_mut(&handles.partition) else { return };
         if partition.generation == handles.generation {
             partition.receiver = handles.receiver;
-            if self.run.draining {
+            if self.run.draining || self.run.bounded_out.contains(&handles.partition.receiver) {
                 partition.drain();
             }
         }
@@ -414,7 +352,8 @@ impl Handler<GenerationEnded> for SupervisorActor {
         let Standing::Living { cause, .. } = &mut partition.standing else { return };
         let cause = cause.take().unwrap_or_else(|| StageError::retry("every stage stopped"));
         partition.receiver = None;
-        // What it had is the broker's again.
+        // What it had is the broker's again, and the next generation finds out by itself whether there is more.
+        (partition.input_ended, partition.link_closed) = (false, false);
         let metrics = self.plan.telemetry.partition(&id.receiver, id.index);
         metrics.unsettled.set(0);
         metrics.unsettled_bytes.set(0);

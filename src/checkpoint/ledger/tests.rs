@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::*;
-use crate::flow::{DeliveryId, Digest, Holder, Identity, Offer, Prepared, Seen, StoreId};
+
+use crate::flow::{Committed, DeliveryId, Digest, Holder, Identity, Offer, Prepared, Seen, StoreId};
 
 struct Lab {
     ledger: Ledger,

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::super::testing::{messages, names, rejected, rows, texts, translated};
 use super::*;
+use crate::flow::Translated;
 
 const AB: [&str; 2] = ["a", "b"];
 

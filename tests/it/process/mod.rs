@@ -1,5 +1,6 @@
 //! The binary as an operator meets it: started, stopped, killed, given wrong input.
 
+mod bounds;
 mod kill;
 pub mod moment;
 pub mod run;

@@ -1,0 +1,29 @@
+//! Runs that end by themselves, with a bound per receiver.
+
+use super::run::Lab;
+use super::table;
+
+#[test]
+fn a_receiver_at_its_time_limit_takes_no_more_while_others_go_on() {
+    let lab = Lab::new();
+    lab.write(
+        "topology.yaml",
+        "topology: bounds
+receivers:
+  short: { type: generator, rate: 1000, max_time: 500ms }
+  long: { type: generator, rate: 1000, max_time: 3s }
+translators:
+  short_rows: { from: short, type: text }
+  long_rows: { from: long, type: text }
+sinks:
+  a: { from: short_rows, type: parquet, path: a }
+  b: { from: long_rows, type: parquet, path: b }
+checkpoint: { interval: 200ms, store: state }
+",
+    );
+    let ended = lab.run(&["start", "topology.yaml"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    let rows = |path| table::parquet_ids(&lab.path(path)).len();
+    let (short, long) = (rows("a"), rows("b"));
+    assert!(short > 0 && short < long / 2, "{short} and {long} rows\n{}", ended.text);
+}
