@@ -245,7 +245,12 @@ fn main() {
             let folder = TempDir::new().expect("a folder");
             let cost = if kind == 0 {
                 let this = std::env::current_exe().expect("this program");
-                wait(Command::new(this).args(["--bare", &broker.url(), &broker.queue()]).spawn().expect("the bare consumer"))
+                wait(
+                    Command::new(this)
+                        .args(["--bare", &broker.url(), &broker.queue()])
+                        .spawn()
+                        .expect("the bare consumer"),
+                )
             } else {
                 product(folder.path(), &broker, messages)
             };

@@ -74,10 +74,7 @@ impl Source for Consumer {
             tracing::warn!(broker = %place, queue = place.queue, "the broker attached the receiver without naming its source; if nothing arrives, try 'capabilities: [queue]'");
         }
         let peer = attached.line.0.peer();
-        let inbox = Inbox {
-            rows: Rows::new(self.plan.config.format, Headers::of(&peer)),
-            credit: Credit::new(&peer),
-        };
+        let inbox = Inbox { rows: Rows::new(self.plan.config.format, Headers::of(&peer)), credit: Credit::new(&peer) };
         Ok(start(attached, inbox, place, self.plan.config.idle_timeout.0))
     }
 }

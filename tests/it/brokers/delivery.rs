@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use rand::SeedableRng;
@@ -89,13 +89,14 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
     }
 
-    /// Proton sends a range of both queues' messages, `rate` a second to each.
+    /// Proton sends a range of both queues' messages, `rate` a second to each until told to [`finish`].
     fn send(&self, first: u64, end: u64, rate: u64) -> Vec<Child> {
         let send = |queue| {
             let address = self.kind.address(queue);
             let numbers = [first, end, rate].map(|number| number.to_string());
             let [first, end, rate] = numbers.each_ref().map(String::as_str);
-            self.server.client(&["send", &address, first, end, rate]).spawn().expect("Proton")
+            let mut client = self.server.client(&["send", &address, first, end, rate]);
+            client.stdin(Stdio::piped()).spawn().expect("Proton")
         };
         QUEUES.map(send).into()
     }
@@ -131,7 +132,7 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
     /// from its return.
     fn restart(&mut self, signal: &str, first: u64, end: u64) -> Duration {
         self.proxy.close();
-        finish(self.send(first, end, 0));
+        finish(self.send(first, end, 1));
         self.proxy.open();
         until(Duration::from_secs(60), "unsettled messages", || {
             (self.metric("distributary_unsettled") > 0).then_some(())
@@ -160,8 +161,9 @@ pub fn each_message_once(kind: Kind) {
     let mut run = Run::start(kind);
     let mut phases = PHASES.into_iter().cycle();
     let mut cut_while_sending = |run: &mut Run, first, end| {
-        // So slowly that there is something unsettled at every cut.
-        let mut sending = run.send(first, end, ((end - first) * 2 / (cuts * 3 / 2).max(1)).max(1));
+        // So slowly that there is something to come at every cut, if it takes no longer than this.
+        const LONGEST: u64 = 4;
+        let mut sending = run.send(first, end, ((end - first) * 2 / (cuts * LONGEST)).max(1));
         for phase in phases.by_ref().take((cuts / 2) as usize) {
             if !run.cut(phase, &mut sending) {
                 break;
@@ -187,7 +189,7 @@ pub fn each_message_once(kind: Kind) {
     assert!(!ended.text.contains("parked"), "{}", ended.text);
     for (format, table, queue) in [("delta", "lake", "texts"), ("parquet", "files", "bytes")] {
         let folder = lab.path(table).display().to_string();
-        server::run(&mut server.client(&["check", format, &folder, queue, &messages.to_string()]));
+        server::run(&mut server.client(&["check", format, &folder, queue, &messages.to_string(), kind.name()]));
     }
     assert_eq!(table::parquet_ids(&lab.path("rejected")).len(), 0, "nothing was rejected");
     let [dead_letters, texts, bytes] = ["DLQ", "texts", "bytes"].map(|queue| kind.address(queue));
@@ -197,9 +199,10 @@ pub fn each_message_once(kind: Kind) {
     assert!(recoveries.iter().all(|took| *took < RECOVERY), "recovery took {recoveries:?}");
 }
 
-/// Waits for the senders.
+/// Lets the senders send the rest at once, and waits for them.
 fn finish(sending: Vec<Child>) {
     for mut child in sending {
+        drop(child.stdin.take());
         assert!(child.wait().expect("its end").success(), "not all was sent");
     }
 }

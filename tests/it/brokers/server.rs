@@ -22,6 +22,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// As the scripts call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RabbitMq => "rabbitmq",
+            Self::Artemis => "artemis",
+        }
+    }
+
     /// The address of a queue that was made beforehand.
     pub fn address(self, queue: &str) -> String {
         match self {
@@ -106,7 +114,7 @@ fn keep(kind: Kind, folder: &Path) -> (u16, Child) {
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let ports = listeners.map(|listener| listener.local_addr().expect("bound").port());
     let mut keeper = Command::new(here().join("start.sh"))
-        .arg(format!("{kind:?}").to_lowercase())
+        .arg(kind.name())
         .arg(folder.join("broker"))
         .args(ports.map(|port| port.to_string()))
         // An interrupt from the keyboard is for us; the keeper ends when we have ended.

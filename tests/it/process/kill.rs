@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use distributary::broker::{Broker, BrokerConfig, Feed};
 use distributary::checkpoint::{CheckpointStore, Entry, LocalStore};
-use rand::rngs::SmallRng;
 use rand::SeedableRng;
+use rand::rngs::SmallRng;
 
 use super::moment::{PHASES, Phase, moment, prepared, setting};
 use super::run::{Lab, Process, files_below, now, until};
