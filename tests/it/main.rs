@@ -1,5 +1,6 @@
 //! The integration tests: one binary, because each more would link the whole program again.
 
+mod brokers;
 mod draining;
 mod embedding;
 mod layout;

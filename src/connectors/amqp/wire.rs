@@ -122,6 +122,16 @@ impl<S> Wire<S> {
 }
 
 impl Peer {
+    /// RabbitMQ before 4.0, whose AMQP 1.0 is a translation to AMQP 0.9.1 and differs in places.
+    pub fn is_old_rabbitmq(&self) -> bool {
+        self.is_rabbitmq() && self.version.starts_with("3.")
+    }
+
+    /// Any RabbitMQ.
+    pub fn is_rabbitmq(&self) -> bool {
+        self.product.eq_ignore_ascii_case("rabbitmq")
+    }
+
     /// Takes in SASL mechanisms; returns an open frame.
     fn learn(&mut self, kind: u8, body: &[u8]) -> Option<Open> {
         const SASL: u8 = 1;

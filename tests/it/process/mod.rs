@@ -4,10 +4,11 @@ mod bounds;
 mod broker;
 mod cli;
 mod kill;
-mod run;
+pub mod moment;
+pub mod run;
 mod secrets;
 mod stop;
-mod table;
+pub mod table;
 mod wrong;
 
 pub use run::until;

@@ -51,7 +51,7 @@ async fn a_hundred_reconnects_never_hold_two_connections() {
 async fn a_probe_asks_for_nothing_and_parts_in_good_order() {
     let (listener, url) = listener().await;
     let mut consumer = consumer(&url, json!({}), 0);
-    let peer = async { Bare::accept(&listener, ("broker", "1")).await.attached().await.part().await };
+    let peer = async { Bare::accept(&listener, ("broker", "1")).await.attached().await.part(true).await };
     let (found, credit) = tokio::join!(soon(consumer.probe()), soon(peer));
     assert_eq!(found.expect("attached"), format!("{url}, without a user: attached to queue 'q', nothing taken"));
     assert_eq!(credit, 0);
