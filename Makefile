@@ -11,8 +11,8 @@ SEEDS ?= 2000
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
 
-test: ## all tests; they need nothing but cargo
-	$(CARGO) test --locked
+test: ## all tests, also those against RabbitMQ and Artemis, which are installed first
+	@CARGO=$(CARGO) tests/it/brokers/test.sh
 
 sim: ## the simulation with many seeds, in release: make sim SEEDS=2000
 	DISTRIBUTARY_SEEDS=$(SEEDS) $(CARGO) test --locked --release --lib simulation -- --nocapture

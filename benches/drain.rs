@@ -1,20 +1,33 @@
 //! Draining a queue: 1,000,000 waiting text messages of 200 bytes, through `runtime start` with 4 partitions into Delta,
 //! beside a bare fe2o3-amqp consumer on 4 links that accepts in ranges and discards. The broker is `runtime broker` in a
-//! process of its own; runs alternate, each with a broker of its own.
+//! process of its own, or with `BROKER=artemis` Apache Artemis, as the tests install and start it; runs alternate, each
+//! with a broker of its own.
 //!
 //! `MESSAGES`, `RUNS` and `RATE` (messages a second the feed is capped at; 0: all wait beforehand) change it.
+
+#[path = "../tests/it/brokers/server.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod server;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use distributary::broker::Feed;
+use distributary::broker::feed::{self, Credentials};
+use distributary::flow::Secret;
 use fe2o3_amqp::link::delivery::DeliveryInfo;
 use fe2o3_amqp::link::receiver::CreditMode;
 use fe2o3_amqp::{Connection, Receiver, Session};
 use fe2o3_amqp_types::messaging::Body;
 use fe2o3_amqp_types::primitives::Value;
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use self::server::{Kind, PASSWORD, Server, USER};
 
 const LINKS: u64 = 4;
 
@@ -61,14 +74,23 @@ fn wait(mut child: Child) -> Cost {
 }
 
 /// A broker process with messages in it, or coming.
-struct Broker {
-    child: Child,
-    address: String,
+enum Broker {
+    Own { child: Child, address: String },
+    Artemis(Server),
 }
 
 impl Broker {
     fn start(messages: u64, rate: u64) -> Self {
-        let rate_of = if rate == 0 { String::new() } else { format!(", rate: {rate}") };
+        let rate = (rate > 0).then_some(rate);
+        match std::env::var("BROKER").as_deref() {
+            Ok("artemis") => Self::artemis(messages, rate),
+            Err(_) => Self::own(messages, rate),
+            Ok(other) => panic!("BROKER={other}: only 'artemis', or nothing for `runtime broker`"),
+        }
+    }
+
+    fn own(messages: u64, rate: Option<u64>) -> Self {
+        let rate_of = rate.map_or(String::new(), |rate| format!(", rate: {rate}"));
         let feed = format!("{{queue: q, payload: {{template: \"{{random:200}}\"}}, count: {messages}{rate_of}}}");
         let mut child = Command::new(env!("CARGO_BIN_EXE_runtime"))
             .args(["broker", "--listen", "127.0.0.1:0", "--feed", &feed])
@@ -81,7 +103,7 @@ impl Broker {
             let line = line.expect("a line");
             if let Some((_, found)) = line.split_once("address=") {
                 address = found.trim().to_owned();
-                if rate > 0 {
+                if rate.is_some() {
                     break;
                 }
             }
@@ -91,27 +113,65 @@ impl Broker {
         }
         // What else it says must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address }
+        Self::Own { child, address }
+    }
+
+    fn artemis(messages: u64, rate: Option<u64>) -> Self {
+        let server = Server::start(Kind::Artemis);
+        let queue = Kind::Artemis.address("texts");
+        let feed: Feed = serde_json::from_value(serde_json::json!({ "queue": queue, "count": messages, "rate": rate }))
+            .expect("a feed");
+        let address = ([127, 0, 0, 1], server.port()).into();
+        let filling = async move {
+            let login = Credentials { user: USER.into(), password: Secret::new(PASSWORD) };
+            let body = |n| format!("{n:0200}");
+            feed::send(&feed, address, Some(&login), Uuid::new_v4(), body, CancellationToken::new()).await
+        };
+        let filled = std::thread::spawn(|| runtime().block_on(filling));
+        if rate.is_none() {
+            assert_eq!(filled.join().expect("no panic").expect("sent"), messages);
+        }
+        Self::Artemis(server)
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Own { address, .. } => format!("amqp://{address}"),
+            Self::Artemis(server) => format!("amqp://{USER}:{PASSWORD}@127.0.0.1:{}", server.port()),
+        }
+    }
+
+    fn queue(&self) -> String {
+        match self {
+            Self::Own { .. } => "q".to_owned(),
+            Self::Artemis(_) => Kind::Artemis.address("texts"),
+        }
     }
 }
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Self::Own { child, .. } = self {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
 /// The limit: nothing but receiving and accepting in ranges.
-async fn bare(address: &str, messages: u64) {
+async fn bare(url: String, queue: String, messages: u64) {
     let link = |n: u64| {
-        let url = format!("amqp://{address}");
+        let (url, queue) = (url.clone(), queue.clone());
         async move {
             let mut connection = Connection::open(format!("bare-{n}"), url.as_str()).await.expect("a connection");
             let mut session = Session::begin(&mut connection).await.expect("a session");
             let mut receiver = Receiver::builder()
                 .name(format!("bare-{n}"))
-                .source("q")
+                .source(queue)
                 .credit_mode(CreditMode::Manual)
                 .attach(&mut session)
                 .await
@@ -146,7 +206,7 @@ fn product(folder: &Path, broker: &Broker, messages: u64) -> Cost {
     let text = format!(
         "topology: drain
 receivers:
-  q: {{ type: amqp, url: \"amqp://{}\", queue: q, partitions: 4, max_messages: {messages} }}
+  q: {{ type: amqp, url: \"{}\", queue: {}, partitions: 4, max_messages: {messages} }}
 translators:
   plain: {{ from: q, type: text }}
 sinks:
@@ -154,7 +214,8 @@ sinks:
 dead_letter: {{ type: parquet, path: rejected }}
 checkpoint: {{ interval: 10s, store: state }}
 ",
-        broker.address
+        broker.url(),
+        broker.queue()
     );
     std::fs::write(folder.join("drain.yaml"), text).expect("the topology");
     let child = Command::new(env!("CARGO_BIN_EXE_runtime"))
@@ -172,11 +233,9 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    if let Some(address) = std::env::args().skip_while(|argument| argument != "--bare").nth(1) {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-        runtime.block_on(bare(&address, setting("MESSAGES", 1_000_000)));
-        return;
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--bare").skip(1);
+    if let (Some(url), Some(queue)) = (arguments.next(), arguments.next()) {
+        return runtime().block_on(bare(url, queue, setting("MESSAGES", 1_000_000)));
     }
     let (messages, runs, rate) = (setting("MESSAGES", 1_000_000), setting("RUNS", 3), setting("RATE", 0));
     let mut costs: [Vec<Cost>; 2] = Default::default();
@@ -186,7 +245,12 @@ fn main() {
             let folder = TempDir::new().expect("a folder");
             let cost = if kind == 0 {
                 let this = std::env::current_exe().expect("this program");
-                wait(Command::new(this).args(["--bare", &broker.address]).spawn().expect("the bare consumer"))
+                wait(
+                    Command::new(this)
+                        .args(["--bare", &broker.url(), &broker.queue()])
+                        .spawn()
+                        .expect("the bare consumer"),
+                )
             } else {
                 product(folder.path(), &broker, messages)
             };

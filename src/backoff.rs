@@ -26,6 +26,13 @@ impl Backoff {
         Self { min, max, step: first_step(min, max), rng: StdRng::seed_from_u64(seed) }
     }
 
+    /// The same, but no delay is longer than this.
+    pub fn at_most(mut self, longest: Duration) -> Self {
+        (self.min, self.max) = (self.min.min(longest), self.max.min(longest));
+        self.reset();
+        self
+    }
+
     /// How long to wait now.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so an Option would have to be unwrapped")]
     pub fn next(&mut self) -> Duration {
@@ -61,6 +68,14 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.next() <= 400 * MS);
+    }
+
+    #[test]
+    fn at_most_bounds_every_delay() {
+        let mut backoff = Backoff::new(200 * MS, 30_000 * MS, 7).at_most(1_000 * MS);
+        assert!((0..20).all(|_| backoff.next() <= 1_000 * MS));
+        let mut backoff = Backoff::new(5_000 * MS, 30_000 * MS, 7).at_most(1_000 * MS);
+        assert_eq!(backoff.next(), 1_000 * MS);
     }
 
     #[test]

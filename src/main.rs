@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use distributary::{cli, connectors, translators};
+use distributary::{cli, embed};
 
 fn main() -> ExitCode {
     #[cfg(target_env = "gnu")]
     give_large_buffers_back();
-    cli::main(&translators::register(connectors::register(Default::default())))
+    cli::main(&embed::standard())
 }
 
 /// Columns and pages are a few hundred KiB each and live for about one epoch. By itself glibc soon takes them from its

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use super::{Exit, block_on, fail, start::signalled};
+use super::{Exit, fail, start::signalled};
 use crate::broker::{self, BrokerConfig};
+use crate::embed::block_on;
 use crate::topology;
 
 #[derive(Args)]
@@ -47,7 +48,7 @@ pub(super) fn run(arguments: Arguments) -> Exit {
     let served = block_on(async {
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
-        actix::spawn(async move {
+        tokio::spawn(async move {
             signalled().await;
             stop.cancel();
         });

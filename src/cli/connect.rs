@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures::future::{FutureExt, LocalBoxFuture, join_all};
 use uuid::Uuid;
 
-use super::start::embedded;
 use super::{Exit, aside, fail};
 use crate::broker::Broker;
 use crate::checkpoint::{Found, LocalStore, SessionError, StoreError, look};
 use crate::clock;
+use crate::embed::embedded;
 use crate::flow::registry::Guarantee;
 use crate::flow::{PartitionId, Reaction, SourceContext, StoreId, foreign_epochs};
 use crate::topology::{Receiver, SinkSpec, StoreConfig, Topology};
@@ -49,7 +49,8 @@ async fn all(topology: &Topology, limit: Duration) -> Vec<(String, Outcome)> {
     let mut broker = None;
     if let Some(section) = &topology.broker {
         let started = embedded(section, Vec::new());
-        let outcome = started.as_ref().map(|broker| format!("listens on {}", broker.address())).map_err(String::clone);
+        let outcome =
+            started.as_ref().map(|broker| format!("listens on {}", broker.address())).map_err(ToString::to_string);
         outcomes.push(("broker".to_owned(), outcome));
         broker = started.ok();
     }

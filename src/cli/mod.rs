@@ -15,6 +15,7 @@ mod start;
 mod state;
 mod text;
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -98,17 +99,22 @@ enum Verb {
 
 /// Reads the command line of this process, does what it says, and returns the exit code.
 pub fn main(registry: &Registry) -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    run(std::env::args_os(), registry).into()
+}
+
+/// Does what a command line says, whose first word is the program's name. [`main`] for those who have words of their own.
+pub fn run(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>, registry: &Registry) -> Exit {
+    let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             let wrong = error.use_stderr();
             // Nothing is left to do about a closed terminal.
             let _ = error.print();
-            return if wrong { Exit::Usage.into() } else { Exit::Done.into() };
+            return if wrong { Exit::Usage } else { Exit::Done };
         }
     };
     progress::init_log(&arguments.log, arguments.log_format);
-    let exit = match arguments.verb {
+    match arguments.verb {
         Verb::Start(start) => start::run(start, registry),
         Verb::Check(check) => check::run(check, registry),
         Verb::Init(init) => init::run(&init, registry),
@@ -118,8 +124,7 @@ pub fn main(registry: &Registry) -> ExitCode {
         Verb::Health(health) => health::run(&health),
         Verb::State(state) => state::run(state, registry),
         Verb::Broker(broker) => broker::run(broker),
-    };
-    exit.into()
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -164,13 +169,4 @@ fn aside<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
     let done = runtime.block_on(work);
     runtime.shutdown_background();
     Ok(done)
-}
-
-/// Runs `work` on an actix system of its own.
-fn block_on<T>(work: impl Future<Output = T>) -> std::io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut runtime = Some(runtime);
-    // The system takes the one runtime; it asks once.
-    let system = actix::System::with_tokio_rt(move || runtime.take().expect("asked once"));
-    Ok(system.block_on(work))
 }

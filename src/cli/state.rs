@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
-use super::{Exit, block_on, fail, load};
+use super::{Exit, fail, load};
 use crate::checkpoint::{CheckpointStore, Created, Entry, Kind, LocalStore, Log, StoreError};
 use crate::clock;
+use crate::embed::block_on;
 use crate::flow::registry::{Guarantee, Registry};
 use crate::flow::{Committed, Epoch, PartitionId, SinkInstance, StageName};
 use crate::topology::{StoreConfig, Topology};

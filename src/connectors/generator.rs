@@ -182,7 +182,11 @@ impl Source for Generator {
         let link = self.0.pool().attach();
         let attachment = Arc::new(Attachment { run: self.0.clone(), link });
         Ok(Link {
-            intake: Box::new(GeneratorIntake { attachment: attachment.clone(), bodies: self.0.bodies.clone() }),
+            intake: Box::new(GeneratorIntake {
+                attachment: attachment.clone(),
+                bodies: self.0.bodies.clone(),
+                exhausted: false,
+            }),
             settler: Box::new(GeneratorSettler { attachment }),
         })
     }
@@ -210,6 +214,8 @@ impl Drop for Attachment {
 struct GeneratorIntake {
     attachment: Arc<Attachment>,
     bodies: payload::Generator,
+    /// It was said that everything has been handed out.
+    exhausted: bool,
 }
 
 #[async_trait]
@@ -227,9 +233,15 @@ impl Intake for GeneratorIntake {
             changed.as_mut().enable();
             let taken = run.pool().take(*link, room.deliveries.min(BATCH), clock::now(), clock::wall_millis());
             match taken {
-                Taken::Messages(messages) => return Ok(run.deliver(*link, &messages, &mut self.bodies, room.bytes)),
+                Taken::Messages(messages) => {
+                    self.exhausted = false;
+                    return Ok(run.deliver(*link, &messages, &mut self.bodies, room.bytes));
+                }
                 Taken::End => return Ok(Received::End),
                 Taken::Closed => return Err(StageError::retry("the link to the generator has been closed")),
+                Taken::Nothing(None) if !std::mem::replace(&mut self.exhausted, true) => {
+                    return Ok(Received::Exhausted);
+                }
                 Taken::Nothing(None) => changed.await,
                 Taken::Nothing(Some(due)) => tokio::select! {
                     () = changed => {}

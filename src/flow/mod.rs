@@ -16,6 +16,7 @@ mod secret;
 mod seen;
 mod sink;
 mod source;
+mod target;
 mod translator;
 
 pub use budget::{Budget, Room};
@@ -31,4 +32,5 @@ pub use sink::{
     foreign_epochs,
 };
 pub use source::{Closed, Intake, Link, Received, Settled, Settler, Source, SourceContext, SourceFactory};
+pub use target::{SinkOf, Target};
 pub use translator::{Translated, Translator, TranslatorFactory};

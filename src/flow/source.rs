@@ -83,6 +83,9 @@ pub enum Received {
         /// `deliveries`, so that the dead letter has the message; nothing else is done with them.
         rejects: Vec<Rejected>,
     },
+    /// A bounded input has handed out all it has; more comes only if some of it comes back. Said once, until more came.
+    /// What is in hand is then committed without waiting for the next checkpoint.
+    Exhausted,
     /// There will be no more: a bounded input is at its end.
     End,
 }

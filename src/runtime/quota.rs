@@ -72,12 +72,6 @@ impl Allotment {
         usize::try_from(self.granted).unwrap_or(usize::MAX).min(wanted)
     }
 
-    /// Whether nothing more can come: the bound is reserved to its end, and what was granted here has arrived.
-    pub fn is_exhausted(&self) -> bool {
-        let reserved = |state: &State| *state.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        self.quota.0.as_ref().is_some_and(|state| self.granted == 0 && reserved(state) >= state.max)
-    }
-
     /// So many have arrived on the credit.
     pub fn received(&mut self, n: u64) {
         self.granted = self.granted.saturating_sub(n);
@@ -128,10 +122,8 @@ mod tests {
         let quota = Quota::new(Some(10));
         let (mut a, mut b) = (quota.allotment(), quota.allotment());
         assert_eq!((a.grant(6), b.grant(6)), (6, 4));
-        assert!(!a.is_exhausted());
         a.received(6);
         assert_eq!(a.grant(6), 0);
-        assert!(a.is_exhausted() && !b.is_exhausted());
         a.give_back(2);
         assert_eq!(b.grant(6), 6, "what a gave back");
         a.done(4);
@@ -147,6 +139,6 @@ mod tests {
     fn without_a_bound_everything_is_granted() {
         let quota = Quota::new(None);
         let mut a = quota.allotment();
-        assert_eq!((a.grant(7), a.reserve_one(), quota.is_missing(), a.is_exhausted()), (7, true, false, false));
+        assert_eq!((a.grant(7), a.reserve_one(), quota.is_missing()), (7, true, false));
     }
 }

@@ -112,7 +112,15 @@ impl SupervisorActor {
     }
 
     /// The generation ends; the first to say so is the cause.
-    fn fail(&mut self, id: &PartitionId, generation: Generation, error: StageError, ctx: &mut Context<Self>) {
+    /// `by`: the stage that said so.
+    fn fail(
+        &mut self,
+        id: &PartitionId,
+        generation: Generation,
+        by: Option<&StageName>,
+        error: StageError,
+        ctx: &mut Context<Self>,
+    ) {
         let ending = self.run.ending.is_some();
         let Some(partition) = self.partitions.get_mut(id).filter(|p| p.generation == generation) else { return };
         let Standing::Living { kill, cause } = &mut partition.standing else { return };
@@ -120,6 +128,7 @@ impl SupervisorActor {
             return;
         }
         kill.cancel();
+        partition.link_broke = by == Some(&id.receiver) && error.reaction == Reaction::Away;
         if !ending {
             self.plan.status.not_ready(id, error.to_string());
             match error.reaction {
@@ -151,6 +160,7 @@ impl SupervisorActor {
         partition.standing = Standing::Parked;
         tracing::error!(partition = %id, reason, "partition parked");
         self.plan.status.parked(id, reason.clone());
+        self.plan.telemetry.partition(&id.receiver, id.index).parked.set(1);
         self.tell(Tell::PartitionParked { partition: id.clone() });
         let mut configured = self.partitions.values().filter(|p| p.configured);
         if configured.all(|p| matches!(p.standing, Standing::Parked)) {
@@ -340,7 +350,7 @@ impl Handler<StageExited> for SupervisorActor {
             Exit::Panicked => StageError::retry(format!("stage '{stage}' panicked")),
             Exit::Stopped => StageError::retry(format!("stage '{stage}' stopped")),
         };
-        self.fail(&partition, generation, error, ctx);
+        self.fail(&partition, generation, Some(&stage), error, ctx);
     }
 }
 
@@ -381,11 +391,10 @@ impl Handler<Notice> for SupervisorActor {
     fn handle(&mut self, notice: Notice, ctx: &mut Self::Context) {
         match notice {
             Notice::MayRecover { partition } => self.may_recover(partition, ctx),
-            Notice::Restart { partition, generation, error } => self.fail(&partition, generation, error, ctx),
+            Notice::Restart { partition, generation, error } => self.fail(&partition, generation, None, error, ctx),
             Notice::EpochCompleted { partition } => {
                 if let Some(partition) = self.partitions.get_mut(&partition) {
-                    partition.restarts.clear();
-                    partition.backoff.reset();
+                    partition.has_committed();
                 }
             }
             Notice::Stage { partition: id, generation, event } => {
@@ -446,7 +455,7 @@ impl SupervisorActor {
         self.plan.telemetry.partition(&id.receiver, id.index).restarts.add(1);
         let Some(partition) = self.partitions.get_mut(&id) else { return };
         partition.standing = Standing::Waiting;
-        let delay = partition.backoff.next();
+        let delay = partition.delay();
         ctx.run_later(delay, move |supervisor, ctx| {
             let waiting = supervisor.partitions.get(&id).is_some_and(|p| matches!(p.standing, Standing::Waiting));
             if waiting {

@@ -285,7 +285,8 @@ pub(super) struct ReceiverFields {
     /// How many consumers, each with a whole tree of stages of its own.
     #[schemars(range(min = 1, max = 1024), extend("x-unit" = "consumers"))]
     pub partitions: u32,
-    /// How many deliveries of one partition may be unsettled. A checkpoint is taken when it is half used.
+    /// How many deliveries of one partition may be unsettled; a checkpoint is taken when half of them are. With the bytes
+    /// below it bounds the memory.
     #[schemars(range(min = 1), extend("x-unit" = "deliveries"))]
     pub max_unsettled: u64,
     /// How many bytes of one partition may be unsettled.

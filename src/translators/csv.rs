@@ -40,7 +40,8 @@ pub struct CsvConfig {
     /// One character that takes the meaning from a quote inside of quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escape: Option<String>,
-    /// Fields that are null, like `["", "NULL"]`. Without it, the empty field.
+    /// Fields that are null, like `["", "NULL"]`. Without it, the empty field. A line with nothing in it is no record;
+    /// where there is one column, a null is written as `""`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null: Option<Vec<String>>,
     /// How many records a body holds.

@@ -90,7 +90,7 @@ impl TranslatorKind for Json {
 }
 
 /// Columns of types that the decoder does not know.
-fn unreadable(columns: &[Column]) -> Vec<ConfigError> {
+pub(super) fn unreadable(columns: &[Column]) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for column in columns {
         if let Err(error) = ReaderBuilder::new_with_field(column.decoded()).build_decoder() {
@@ -120,7 +120,7 @@ impl TranslatorFactory for Factory {
     }
 }
 
-struct JsonFormat {
+pub(super) struct JsonFormat {
     schema: SchemaRef,
     expected: Expected,
     records: Records,
@@ -131,7 +131,7 @@ struct JsonFormat {
 }
 
 impl JsonFormat {
-    fn new(columns: &[Column], records: Records) -> Self {
+    pub(super) fn new(columns: &[Column], records: Records) -> Self {
         let schema = bodies::decoded(columns);
         let expected = Expected::object(schema.fields());
         Self { schema, expected, records, decoder: None, room: 0, faults: Vec::new() }

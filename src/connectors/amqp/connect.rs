@@ -24,7 +24,9 @@ use tokio::time::timeout;
 
 use super::Plan;
 use super::config::Place;
-use super::link::{Attached, Cutting, start};
+use super::credit::Credit;
+use super::frames::Frames;
+use super::link::{Attached, Cutting, Inbox, start};
 use super::reaction::{Failure, explain};
 use super::rows::{Headers, Rows};
 use super::wire::{Line, Wire};
@@ -67,8 +69,9 @@ impl Source for Consumer {
         if attached.receiver.source().as_ref().is_none_or(|source| source.address.is_none()) {
             tracing::warn!(broker = %place, queue = place.queue, "the broker attached the receiver without naming its source; if nothing arrives, try 'capabilities: [queue]'");
         }
-        let rows = Rows::new(self.plan.config.format, Headers::of(&attached.line.0.peer()));
-        Ok(start(attached, rows, place, self.plan.config.idle_timeout.0))
+        let peer = attached.line.0.peer();
+        let inbox = Inbox { rows: Rows::new(self.plan.config.format, Headers::of(&peer)), credit: Credit::new(&peer) };
+        Ok(start(attached, inbox, place, self.plan.config.idle_timeout.0))
     }
 
     async fn probe(&mut self) -> Result<String> {
@@ -112,7 +115,7 @@ impl Consumer {
         step: &mut &'static str,
     ) -> Result<Attached, Failure> {
         let config = &self.plan.config;
-        let (wire, line) = Wire::new(stream);
+        let (wire, line) = Wire::new(stream, Frames::listened_to(&self.context.partition, place));
         let line = Cutting(line);
         *step = "opening the connection";
         let profile = match login {

@@ -76,9 +76,10 @@ struct Shared {
     place: Place,
 }
 
-struct Inbox {
-    rows: Rows,
-    credit: Credit,
+/// What has arrived, and what may.
+pub(super) struct Inbox {
+    pub rows: Rows,
+    pub credit: Credit,
 }
 
 impl Shared {
@@ -101,11 +102,11 @@ impl From<Ended> for StageError {
 }
 
 /// Starts the task of an attached link and returns its halves.
-pub(super) fn start(attached: Attached, rows: Rows, place: Place, idle_timeout: Duration) -> Link {
+pub(super) fn start(attached: Attached, inbox: Inbox, place: Place, idle_timeout: Duration) -> Link {
     let (commands, inbound) = mpsc::unbounded_channel();
     let (end, ended) = watch::channel(None);
     let shared = Arc::new(Shared {
-        inbox: Mutex::new(Inbox { rows, credit: Credit::new() }),
+        inbox: Mutex::new(inbox),
         arrived: Notify::new(),
         silent: AtomicBool::new(false),
         line: attached.line.0.clone(),
@@ -379,12 +380,14 @@ impl Task {
         self.end.send_replace(Some(Ended { reaction: Reaction::Away, context }));
         let answered = timeout(CLOSE_LIMIT, self.hand_back()).await;
         let Self { attached: Attached { receiver, mut session, mut connection, line }, .. } = self;
-        let answered = match answered {
-            Ok(true) => {
-                timeout(CLOSE_LIMIT, async { receiver.close().await.is_ok() && session.end().await.is_ok() }).await
-            }
-            _ => Ok(false),
+        // An old RabbitMQ never answers that a link is closed, and a second attach, with which fe2o3-amqp asks again, ends
+        // the connection. It answers a detach.
+        let old_rabbitmq = line.0.peer().is_old_rabbitmq();
+        let end = async {
+            let detached = if old_rabbitmq { receiver.detach().await.is_ok() } else { receiver.close().await.is_ok() };
+            detached && session.end().await.is_ok()
         };
+        let answered = if answered == Ok(true) { timeout(CLOSE_LIMIT, end).await } else { Ok(false) };
         let _ = timeout(REASON_LIMIT, connection.close()).await;
         line.0.cut();
         let _ = timeout(REASON_LIMIT, line.0.closed()).await;

@@ -12,6 +12,7 @@ mod config;
 mod connect;
 mod content;
 mod credit;
+mod frames;
 mod link;
 mod reaction;
 mod rows;

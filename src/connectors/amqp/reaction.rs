@@ -177,6 +177,13 @@ fn refused(error: &PeerError, what: &str, place: &Place) -> StageError {
                 "{place} refuses {what} {} ({said}); give the receiver a 'user' that may read queue '{queue}'",
                 place.whom()
             ),
+            // RabbitMQ's other forms of an address declare the queue, as one that does not last.
+            ErrorCondition::AmqpError(AmqpError::PreconditionFailed) if said.contains("inequivalent arg") => {
+                let name = queue.strip_prefix("/queue/").unwrap_or(queue);
+                format!(
+                    "{place} does not declare queue '{queue}' otherwise than it is ({said}); write 'queue: /amq/queue/{name}', which takes it as it is"
+                )
+            }
             _ => format!(
                 "{place} refuses {what} ({said}); the receiver of queue '{queue}' and the broker must agree first"
             ),
@@ -216,7 +223,7 @@ fn reaction(error: &PeerError) -> Reaction {
 }
 
 /// The condition as the specification writes it, and the peer's text.
-fn said(error: &PeerError) -> String {
+pub(super) fn said(error: &PeerError) -> String {
     let condition = match &error.condition {
         ErrorCondition::AmqpError(e) => Symbol::from(e),
         ErrorCondition::ConnectionError(e) => Symbol::from(e),
@@ -275,6 +282,14 @@ mod tests {
                 Failure::Begin(BeginError::RemoteEndedWithError(peer(AmqpError::UnauthorizedAccess, "AMQ229031"))),
                 Reaction::Park,
                 "a 'user' that may read",
+            ),
+            (
+                Failure::Attach(ReceiverAttachError::RemoteClosedWithError(peer(
+                    AmqpError::PreconditionFailed,
+                    "inequivalent arg 'durable'",
+                ))),
+                Reaction::Park,
+                "write 'queue: /amq/queue/orders'",
             ),
             (
                 Failure::Attach(ReceiverAttachError::RemoteClosedWithError(peer(AmqpError::ResourceLocked, ""))),

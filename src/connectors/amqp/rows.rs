@@ -50,8 +50,7 @@ pub(super) struct Headers {
 impl Headers {
     /// RabbitMQ before 4.0 says redelivered by `first-acquirer` alone.
     pub fn of(peer: &Peer) -> Self {
-        let rabbit = peer.product.eq_ignore_ascii_case("rabbitmq");
-        Self { first_acquirer: rabbit, no_count: rabbit && peer.version.starts_with("3.") }
+        Self { first_acquirer: peer.is_rabbitmq(), no_count: peer.is_old_rabbitmq() }
     }
 
     fn read(self, header: Option<&Header>) -> (bool, Option<i32>) {

@@ -189,7 +189,12 @@ struct Consumer {
 impl Source for Consumer {
     async fn connect(&mut self) -> Result<Link> {
         let attachment = Arc::new(self.queue.attach());
-        let intake = QueueIntake { attachment: attachment.clone(), columns: self.columns.clone(), format: self.format };
+        let intake = QueueIntake {
+            attachment: attachment.clone(),
+            columns: self.columns.clone(),
+            format: self.format,
+            exhausted: false,
+        };
         Ok(Link { intake: Box::new(intake), settler: Box::new(QueueSettler { attachment }) })
     }
 }
@@ -198,6 +203,8 @@ struct QueueIntake {
     attachment: Arc<Attachment>,
     columns: SchemaRef,
     format: Format,
+    /// It was said that everything has been handed out.
+    exhausted: bool,
 }
 
 #[async_trait]
@@ -216,10 +223,14 @@ impl Intake for QueueIntake {
             };
             let taken = self.attachment.take(room.deliveries.min(BATCH), fits);
             if !taken.is_empty() {
+                self.exhausted = false;
                 return self.batch(taken);
             }
             if self.attachment.is_at_end() {
                 return Ok(Received::End);
+            }
+            if self.attachment.queue.is_exhausted() && !std::mem::replace(&mut self.exhausted, true) {
+                return Ok(Received::Exhausted);
             }
             changed.await;
         }

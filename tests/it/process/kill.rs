@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use distributary::broker::{Broker, BrokerConfig, Feed};
 use distributary::checkpoint::{CheckpointStore, Entry, LocalStore};
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 
+use super::moment::{PHASES, Phase, moment, prepared, setting};
 use super::run::{Lab, Process, files_below, now, until};
 use super::table;
 
@@ -31,19 +32,6 @@ enum Sinks {
     Delta,
     Parquet,
     Both,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    Nothing,
-    BeforePrepare,
-    BeforeEntry,
-    BetweenEntryAndCommit,
-    BetweenCommitAndSettle,
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
 fn topology(lab: &Lab, broker: &Broker, sinks: Sinks, messages: u64) {
@@ -118,13 +106,6 @@ fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize, old: &BTree
     if orphan { Phase::BeforeEntry } else { Phase::BeforePrepare }
 }
 
-/// Files that sinks have written and not, or not necessarily, shown.
-fn prepared(lab: &Lab) -> BTreeSet<PathBuf> {
-    let mut files = files_below(&lab.path("lake"));
-    files.retain(|path| path.extension().is_some_and(|e| e == "parquet"));
-    files.into_iter().chain(files_below(&lab.path("files/_distributary/staged"))).collect()
-}
-
 fn is_committed(lab: &Lab, name: &str) -> bool {
     table::delta_log(&lab.path("lake"))
         .iter()
@@ -164,7 +145,7 @@ fn rows(lab: &Lab, sinks: Sinks) -> BTreeMap<String, usize> {
     }
 }
 
-/// Waits for a moment of the wanted kind, as far as the outside can see one, and kills.
+/// Waits for a moment of the wanted kind and kills; returns what was unsettled then.
 fn kill_at(
     lab: &Lab,
     broker: &Broker,
@@ -174,51 +155,11 @@ fn kill_at(
 ) -> Option<usize> {
     let unsettled = || broker.queue("animals").unsettled as usize;
     // All accepted, or ended by itself: there is nothing left to hit.
-    let over = |process: &mut Process| process.has_ended() || broker.queue("animals").accepted >= messages;
-    let working =
-        until(Duration::from_secs(60), "work in hand", || (unsettled() > 0 || over(process)).then(|| !over(process)));
-    if !working {
-        return None;
-    }
-    let count = |folder: &str, ending: &str| {
-        files_below(&lab.path(folder)).iter().filter(|p| p.to_string_lossy().ends_with(ending)).count()
-    };
-    let look: Box<dyn Fn() -> usize> = match wanted {
-        Phase::BeforeEntry => Box::new(|| prepared(lab).len()),
-        Phase::BetweenEntryAndCommit => {
-            Box::new(|| files_below(&lab.path("state/entry")).len().max(1) + newest_entry(lab))
-        }
-        Phase::BetweenCommitAndSettle => Box::new(|| count("lake/_delta_log", ".json") + marks_changed(lab)),
-        Phase::Nothing | Phase::BeforePrepare => Box::new(|| 0),
-    };
-    let before = look();
-    let deadline = now() + Duration::from_millis(rng.random_range(50..600));
-    // The wanted change, or a random moment.
-    let changed = matches!(wanted, Phase::BeforeEntry | Phase::BetweenEntryAndCommit | Phase::BetweenCommitAndSettle);
-    until(Duration::from_secs(20), "a moment", || {
-        let moment = if changed { look() != before && unsettled() > 0 } else { now() >= deadline && unsettled() > 0 };
-        assert!(now() < deadline + Duration::from_secs(15), "no moment for {wanted:?}: {:?}", broker.queue("animals"));
-        (moment || over(process)).then_some(())
-    });
-    if over(process) {
-        return None;
-    }
+    let over = || process.has_ended() || broker.queue("animals").accepted >= messages;
+    moment(lab, wanted, rng, unsettled, over)?;
     let unsettled = unsettled();
     process.kill();
     Some(unsettled)
-}
-
-fn newest_entry(lab: &Lab) -> usize {
-    let names = files_below(&lab.path("state/entry")).into_iter();
-    names.filter_map(|path| path.file_name()?.to_str()?.parse::<usize>().ok()).max().unwrap_or_default()
-}
-
-fn marks_changed(lab: &Lab) -> usize {
-    let marks = files_below(&lab.path("files/_distributary/marks")).into_iter();
-    marks
-        .filter_map(|path| std::fs::read_to_string(path).ok())
-        .map(|text| text.bytes().map(usize::from).sum::<usize>())
-        .sum()
 }
 
 fn kills(sinks: Sinks, seed: u64) {
@@ -230,15 +171,13 @@ fn kills(sinks: Sinks, seed: u64) {
     let broker =
         Broker::start_on_thread(BrokerConfig { feed: vec![feed], ..BrokerConfig::default() }).expect("a broker");
     let mut rng = SmallRng::seed_from_u64(seed);
-    let wanted =
-        [Phase::BeforePrepare, Phase::BetweenEntryAndCommit, Phase::BetweenCommitAndSettle, Phase::BeforeEntry];
     let mut hit: BTreeMap<Phase, u64> = BTreeMap::new();
     for n in 0..kills {
         let left = messages - broker.queue("animals").accepted;
         topology(&lab, &broker, sinks, left.max(1));
         let old = prepared(&lab);
         let mut process = lab.start(&["start", "topology.yaml"]);
-        let wanted = wanted[n as usize % wanted.len()];
+        let wanted = PHASES[n as usize % PHASES.len()];
         let Some(unsettled) = kill_at(&lab, &broker, &mut process, (wanted, messages), &mut rng) else { break };
         let phase = phase(&lab, &broker, sinks, unsettled, &old);
         *hit.entry(phase).or_default() += 1;
@@ -317,6 +256,8 @@ fn terminated_in_the_middle() {
     assert_eq!(broker.queue("animals").unsettled, 0, "what was prefetched is released");
     let accepted = broker.queue("animals").accepted;
     assert_eq!(rows(&lab, Sinks::Both).len() as u64, accepted, "rows are what was accepted, after a drain");
+    let (there, named) = (table::data_files(&lab.path("lake")), table::delta_files(&lab.path("lake")));
+    assert_eq!(there, named, "every file that was written is in the table");
     if accepted < messages {
         topology(&lab, &broker, Sinks::Both, messages - accepted);
         let ended = lab.start(&["start", "topology.yaml"]).wait(Duration::from_secs(60));

@@ -1,8 +1,11 @@
 //! A `runtime` process under test, and the folder it works in.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -37,16 +40,19 @@ impl Lab {
 
     /// Starts `runtime` with these arguments, in the folder.
     pub fn start(&self, arguments: &[&str]) -> Process {
-        let child = Command::new(env!("CARGO_BIN_EXE_runtime"))
+        self.start_with(arguments, |command| command.stdout(Stdio::null()))
+    }
+
+    /// Starts `runtime` with these arguments, in the folder, after `change` had its say.
+    pub fn start_with(&self, arguments: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runtime"));
+        command
             .args(arguments)
             .current_dir(self.folder.path())
             .env_remove("RUNTIME_LOG")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the binary");
-        Process(child)
+            .stderr(Stdio::piped());
+        Process::new(change(&mut command).spawn().expect("start the binary"))
     }
 
     /// Runs `runtime` to its end.
@@ -56,17 +62,63 @@ impl Lab {
 }
 
 /// A running `runtime`; killed when dropped.
-pub struct Process(Child);
+pub struct Process {
+    child: Child,
+    /// What it has said so far.
+    text: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
 
 impl Process {
+    fn new(mut child: Child) -> Self {
+        let stderr = child.stderr.take().expect("piped");
+        let text = Arc::new(Mutex::new(String::new()));
+        let heard = text.clone();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                // What is not UTF-8 is not expected of a log.
+                let line = line.expect("the log is text");
+                let mut text = heard.lock().expect("the text");
+                text.push_str(&line);
+                text.push('\n');
+            }
+        });
+        Self { child, text, reader: Some(reader) }
+    }
+
     pub fn id(&self) -> u32 {
-        self.0.id()
+        self.child.id()
+    }
+
+    /// What it has said so far.
+    pub fn text(&self) -> String {
+        self.text.lock().expect("the text").clone()
+    }
+
+    /// Waits until it has said a line with this in it, and answers the line.
+    pub fn said(&self, words: &str) -> String {
+        until(Duration::from_secs(60), words, || {
+            let text = self.text();
+            text.lines().find(|line| line.contains(words)).map(str::to_owned)
+        })
+    }
+
+    /// Where its telemetry listens.
+    pub fn endpoint(&self) -> String {
+        let line = self.said("serving /metrics");
+        let (_, address) = line.split_once("address=").expect("an address");
+        address.split_whitespace().next().expect("an address").to_owned()
+    }
+
+    /// Its standard output, if that is a pipe.
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("piped")
     }
 
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
-        self.0.kill().expect("kill");
-        self.0.wait().expect("wait");
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
     }
 
     /// SIGTERM or another signal by name.
@@ -77,28 +129,35 @@ impl Process {
 
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
-        self.0.try_wait().expect("ask for the end").is_some()
+        self.child.try_wait().expect("ask for the end").is_some()
     }
 
     /// Waits for the end, at most `limit`.
     pub fn wait(mut self, limit: Duration) -> Ended {
-        let mut stderr = self.0.stderr.take().expect("piped");
-        let reader = std::thread::spawn(move || {
-            let mut text = String::new();
-            // What is not UTF-8 is not expected of a log.
-            stderr.read_to_string(&mut text).expect("the log is text");
-            text
-        });
-        let status = until(limit, "the process to end", || self.0.try_wait().expect("ask for the end"));
-        Ended { code: status.code(), text: reader.join().expect("the reader") }
+        let status = until(limit, "the process to end", || self.child.try_wait().expect("ask for the end"));
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the reader");
+        }
+        Ended { code: status.code(), text: self.text() }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
+}
+
+/// What an endpoint answers, head and body; empty where nobody does.
+pub fn get(address: &str, path: &str) -> String {
+    let asked = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    asked().unwrap_or_default()
 }
 
 /// Asks until there is an answer; panics after `limit`.

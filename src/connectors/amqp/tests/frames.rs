@@ -137,8 +137,8 @@ impl Bare {
         let _ = self.socket.read_to_end(&mut Vec::new()).await;
     }
 
-    /// Answers detach, end and close, as a broker does; one that never says that a link is `closed` as well. Says how much
-    /// credit was given before, at most.
+    /// Answers detach, end and close, as a broker does; one that never says that a link is `closed` as well. The most
+    /// credit that was given before.
     pub async fn part(mut self, closed: bool) -> u32 {
         let mut most = 0;
         loop {
@@ -294,6 +294,14 @@ async fn what_cannot_be_decoded_stays_with_the_broker_as_a_failed_attempt() {
     let Some(DeliveryState::Modified(modified)) = said.state else { panic!("{:?}", said.state) };
     assert_eq!(modified.delivery_failed, Some(true), "counted, so that the broker's own limit can act");
     soon(peer.part(true)).await;
+    assert_eq!(soon(ending).await.expect("no panic"), Closed::Answered);
+}
+
+#[tokio::test]
+async fn an_old_rabbitmq_never_says_that_a_link_is_closed() {
+    let (link, peer) = linked(json!({}), ("RabbitMQ", "3.10.8")).await;
+    let ending = tokio::spawn(link.settler.close());
+    soon(peer.part(false)).await;
     assert_eq!(soon(ending).await.expect("no panic"), Closed::Answered);
 }
 
