@@ -47,9 +47,9 @@ pub(super) fn run(arguments: Arguments) -> Exit {
     };
     let served = block_on(async {
         let shutdown = CancellationToken::new();
-        let stop = shutdown.clone();
+        let (stop, signalled) = (shutdown.clone(), signalled()?);
         tokio::spawn(async move {
-            signalled().await;
+            signalled.await;
             stop.cancel();
         });
         broker::serve(config, shutdown).await

@@ -120,15 +120,12 @@ impl Signals {
     }
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub(super) async fn signalled() {
-    match Signals::new() {
-        Ok(mut signals) => {
-            signals.next().await;
-        }
-        // Without signals there is nothing to wait for but the end of the process.
-        Err(_) => std::future::pending().await,
-    }
+/// Waits for a SIGINT or SIGTERM from this call on, so that none is missed that comes before the first poll.
+pub(super) fn signalled() -> std::io::Result<impl Future<Output = ()>> {
+    let mut signals = Signals::new()?;
+    Ok(async move {
+        signals.next().await;
+    })
 }
 
 /// Where the rows are, and how to look at them.

@@ -26,7 +26,7 @@ receivers:
 translators:
   plain: {{ from: animals, type: text, select: [id, sent, value] }}
 batchers:
-  slow: {{ from: plain, max_rows: 50000, max_bytes: 1GiB, max_age: 1h }}
+  slow: {{ from: plain, max_rows: 20000, max_bytes: 1GiB, max_age: 1h }}
 sinks:
   out: {{ from: slow, {sink} }}
 checkpoint: {{ interval: 1h, store: state }}
