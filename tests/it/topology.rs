@@ -118,7 +118,7 @@ fn a_whole_topology_becomes_what_the_runtime_builds_from() {
 fn what_is_left_out_has_its_default() {
     let topology = accepted(&small("telemetry:\nidentity: { max_ids: 2e7 }\n"));
     let receiver = &topology.receivers[&StageName::from("orders")];
-    assert_eq!((receiver.partitions, receiver.max_unsettled, receiver.max_unsettled_bytes), (1, 50_000, 64 << 20));
+    assert_eq!((receiver.partitions, receiver.max_unsettled, receiver.max_unsettled_bytes), (1, 25_000, 64 << 20));
     assert_eq!((receiver.max_messages, receiver.max_time), (None, None));
     assert_eq!(topology.checkpoint.interval, Duration::from_secs(10));
     assert_eq!(topology.identity.missing_id, MissingId::DeadLetter);
