@@ -24,6 +24,12 @@ USER distributary
 WORKDIR /var/lib/distributary
 # Tables and checkpoint stores with relative paths land here: mount something that lasts.
 VOLUME ["/var/lib/distributary/data", "/var/lib/distributary/state"]
+# Inside a container loopback would be out of reach: /metrics, /live, /ready and /version on all interfaces, whatever the
+# topology says.
+ENV RUNTIME_TELEMETRY=0.0.0.0:9464
+EXPOSE 9464
+# Alive and ready, or the reasons why not. Restart by `runtime health --live` alone: a broker that is away is no reason.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=30s CMD ["runtime", "health"]
 # SIGTERM drains: a last checkpoint, everything settled, then the end.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["runtime"]

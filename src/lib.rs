@@ -40,12 +40,13 @@
 //! | module | what | may import |
 //! |---|---|---|
 //! | [`flow`] | the vocabulary: identities, receipts, budgets, the traits of what can be plugged in | nothing of ours |
-//! | [`topology`] | YAML into a [`topology::Topology`], or every problem in it with its place; pure | `flow` |
+//! | [`topology`] | YAML into a [`topology::Topology`], or every problem in it with its place; its documentation; pure | `flow` |
 //! | [`checkpoint`] | the protocol: entries, the log, recovery, the ledger; pure but for the stores | `flow` |
-//! | [`runtime`] | the actors; the only user of actix besides [`cli`] | `checkpoint`, `topology`, `flow` |
+//! | [`runtime`] | the actors; the only user of actix besides [`embed`], which starts its system | `checkpoint`, `topology`, `flow` |
 //! | [`connectors`] | one file or folder per system | `flow` |
 //! | [`translators`] | text, binary, csv, json | `flow` |
 //! | [`broker`] | an AMQP 1.0 broker in memory, for first runs and tests | `flow` |
+//! | [`embed`] | a topology within a process: the registry, its thread, its broker and endpoints | all of the above |
 //! | [`cli`] | one file per verb | all of the above |
 //! | [`backoff`] [`clock`] [`expr`] [`objects`] [`payload`] [`telemetry`] [`units`] | leaves | `flow`, leaves |
 //!
@@ -84,7 +85,8 @@
 //! - **What can block runs elsewhere.** Operations of sinks run on worker threads (`runtime/pool.rs`), so encoding never
 //!   delays a heartbeat.
 //! - **The runtime is a library with a binary.** The binary hands the standard registry to [`cli::main`]; a program of your
-//!   own hands its own, with its own translators and connectors in it.
+//!   own hands its own, with its own translators and connectors in it, or runs a topology beside its other work
+//!   ([`embed::start`]).
 //!
 //! Where building showed the first design to be wrong, it was changed: a receiver whose only exactly-once sink is the dead
 //! letter writes entries like any other (otherwise nothing would make its rejects exactly once), and what a batcher hands
@@ -96,6 +98,7 @@ pub mod checkpoint;
 pub mod cli;
 pub mod clock;
 pub mod connectors;
+pub mod embed;
 pub mod expr;
 pub mod flow;
 pub mod objects;

@@ -92,6 +92,20 @@ impl Durability {
     }
 }
 
+/// Makes sure that files can be made in `directory`, or, where that is absent, that it could be made: in the nearest
+/// directory above it that is there. Nothing is left behind.
+pub fn writable(directory: &Path) -> Result<()> {
+    let mut there = directory;
+    while !there.exists() {
+        there = match there.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+    }
+    let draft = there.join(format!(".{}.tmp", Uuid::new_v4()));
+    File::create_new(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|e| failure("write into", there, e))
+}
+
 /// The local path that `text` names.
 ///
 /// # Errors
@@ -201,6 +215,18 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 1, "no drafts are left");
         Durability::Fsync.create_directories(&folder.path().join("b/c/d")).expect("created");
         assert!(folder.path().join("b/c/d").is_dir());
+    }
+
+    #[test]
+    fn what_can_be_written_is_found_out_without_a_trace() {
+        let folder = tempfile::tempdir().expect("temp folder");
+        writable(folder.path()).expect("a folder that is there");
+        writable(&folder.path().join("a/b/c")).expect("one that could be made");
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 0);
+        fs::write(folder.path().join("file"), "").expect("a file");
+        let error = writable(&folder.path().join("file/a")).expect_err("below a file");
+        assert!(error.to_string().contains("a file stands where a directory is needed"), "{error}");
+        writable(Path::new("surely-not-there/below")).expect("in the working directory");
     }
 
     #[test]

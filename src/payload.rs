@@ -63,10 +63,11 @@ pub struct Feed {
     pub format: BodyFormat,
     /// How many; left out: it goes on until the broker stops.
     #[serde(default)]
+    #[schemars(extend("x-unit" = "messages"))]
     pub count: Option<u64>,
     /// How many a second at most; left out: as fast as the broker takes them.
     #[serde(default)]
-    #[schemars(range(min = 0.001))]
+    #[schemars(range(min = 0.001), extend("x-unit" = "messages per second"))]
     pub rate: Option<f64>,
     /// How often its progress is logged; left out: never.
     #[serde(default)]

@@ -51,9 +51,10 @@ enum Stage {
     /// Open is expected.
     Opening,
     Open,
-    /// The last word is said; what the peer still sends is ignored until it goes.
+    /// The last word is said; what the peer still sends is ignored until it goes, or until this moment.
     Parting(Instant),
-    Closed,
+    /// Both have said it; what is left to write is written until this moment.
+    Closed(Instant),
 }
 
 enum Slot {
@@ -97,12 +98,12 @@ impl Connection {
 
     /// The last word is said, and only the rest of the buffer is to be written.
     pub(super) fn is_parting(&self) -> bool {
-        matches!(self.stage, Stage::Parting(_) | Stage::Closed)
+        matches!(self.stage, Stage::Parting(_) | Stage::Closed(_))
     }
 
     /// Nothing is to be read any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.stage == Stage::Closed
+        matches!(self.stage, Stage::Closed(_))
     }
 
     /// Takes the whole frames off `input`.
@@ -141,8 +142,7 @@ impl Connection {
     /// When [`on_time`](Self::on_time) has something to do at the earliest.
     pub(super) fn deadline(&self) -> Instant {
         match self.stage {
-            Stage::Parting(until) => until,
-            Stage::Closed => self.last_read + PARTING,
+            Stage::Parting(until) | Stage::Closed(until) => until,
             _ => {
                 let silence = self.last_read + self.terms.idle_timeout;
                 self.heartbeat().map_or(silence, |heartbeat| silence.min(heartbeat))
@@ -156,11 +156,10 @@ impl Connection {
 
     pub(super) fn on_time(&mut self, now: Instant) {
         match self.stage {
-            Stage::Parting(until) if until > now => (),
-            Stage::Closed if self.last_read + PARTING > now => (),
-            Stage::Parting(_) | Stage::Closed => {
+            Stage::Parting(until) | Stage::Closed(until) if until > now => (),
+            Stage::Parting(_) | Stage::Closed(_) => {
                 // The peer does not read either: what is left to write goes with the connection.
-                self.stage = Stage::Closed;
+                self.stage = Stage::Closed(now);
                 self.out.clear();
             }
             _ if self.last_read + self.terms.idle_timeout <= now => {
@@ -215,7 +214,7 @@ impl Connection {
         self.stage = Stage::Parting(now + PARTING);
         let closed = put_performative(&mut self.out, AMQP, 0, &Close::new(Some(error)));
         if opened.and(closed).is_err() {
-            self.stage = Stage::Closed;
+            self.stage = Stage::Closed(now);
         }
     }
 
@@ -238,12 +237,12 @@ impl Connection {
     /// Takes one header or frame; says how many bytes it had, 0 while it is not whole.
     fn read_one(&mut self, input: &[u8], now: Instant) -> Result<usize, Fault> {
         match self.stage {
-            Stage::Parting(_) => {
+            Stage::Parting(until) => {
                 // Only the peer's own close is of interest.
                 match split_frame(input, self.terms.max_frame_size as usize) {
                     Ok(Some((frame, size))) => {
                         if Reader::new(frame.body).descriptor() == Ok(code::CLOSE) {
-                            self.stage = Stage::Closed;
+                            self.stage = Stage::Closed(until);
                         }
                         Ok(size)
                     }
@@ -251,7 +250,7 @@ impl Connection {
                     Err(_) => Ok(input.len()),
                 }
             }
-            Stage::Closed => Ok(input.len()),
+            Stage::Closed(_) => Ok(input.len()),
             Stage::Greeting { authenticated } => match input.first_chunk::<8>() {
                 None => Ok(0),
                 Some(header) => {
@@ -266,7 +265,7 @@ impl Connection {
                 };
                 match (frame.kind, self.stage) {
                     (SASL, Stage::Login) => self.on_login(frame.body, now)?,
-                    (AMQP, Stage::Opening | Stage::Open) => self.on_frame(frame)?,
+                    (AMQP, Stage::Opening | Stage::Open) => self.on_frame(frame, now)?,
                     _ => return Err(framing("a frame of the wrong type")),
                 }
                 Ok(size)
@@ -326,7 +325,7 @@ impl Connection {
         put_performative(&mut self.out, AMQP, 0, &open)
     }
 
-    fn on_frame(&mut self, frame: Frame<'_>) -> Result<(), Fault> {
+    fn on_frame(&mut self, frame: Frame<'_>, now: Instant) -> Result<(), Fault> {
         if frame.body.is_empty() {
             return Ok(()); // a heartbeat
         }
@@ -336,7 +335,7 @@ impl Connection {
             (code::CLOSE, Stage::Open) => {
                 // What the peer held goes back before its close is answered.
                 self.sessions.clear();
-                self.stage = Stage::Closed;
+                self.stage = Stage::Closed(now + PARTING);
                 Ok(put_performative(&mut self.out, AMQP, 0, &Close::new(None))?)
             }
             (_, Stage::Opening) => Err(framing("open was expected")),

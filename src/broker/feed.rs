@@ -16,6 +16,7 @@ use fe2o3_amqp_types::messaging::{Data, Header, Message, Outcome, Properties};
 use fe2o3_amqp_types::primitives::Timestamp;
 
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -26,6 +27,9 @@ use crate::payload::{self, BodyFormat, Feed};
 
 /// How many messages may be on the way unanswered.
 const IN_FLIGHT: usize = 2_000;
+
+/// How long a feed may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Who a feed says it is.
 #[derive(Debug, Clone)]
@@ -82,12 +86,22 @@ pub async fn send(
         .await
         .map_err(|e| failed("was refused its link").because(e))?;
     let mut sending = Sending { feed, sender, in_flight: VecDeque::new(), accepted: 0, refused: 0 };
-    sending.all(run, body, stop).await.map_err(|e| failed("was interrupted").because(e))?;
+    tokio::select! {
+        sent = sending.all(run, body, stop) => sent.map_err(|e| failed("was interrupted").because(e))?,
+        // The client never says of an answer that it will not come, and a send waits for credit for ever.
+        ended = connection.on_close() => {
+            let ended = ended.err().map_or_else(|| "the broker closed it".to_owned(), |e| e.to_string());
+            return Err(failed("lost its connection").because(ended));
+        }
+    }
     let Sending { sender, accepted, refused, .. } = sending;
     // What was accepted is accepted: how the end is answered changes nothing.
-    let _ = sender.close().await;
-    let _ = session.end().await;
-    let _ = connection.close().await;
+    let _ = timeout(GOODBYE, async {
+        let _ = sender.close().await;
+        let _ = session.end().await;
+        let _ = connection.close().await;
+    })
+    .await;
     match refused {
         0 => Ok(accepted),
         _ => Err(failed(&format!("had {refused} messages refused, {accepted} accepted"))),

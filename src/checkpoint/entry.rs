@@ -120,6 +120,8 @@ pub enum EntryError {
 }
 
 const VERSION: u32 = 1;
+/// Bytes of an identity in the block.
+const IDENTITY: usize = 25;
 const MAGIC: &str = "distributary entry ";
 
 #[derive(Serialize, Deserialize)]
@@ -135,7 +137,8 @@ struct Head {
     parts: Vec<PartHead>,
     base: Vec<BaseHead>,
     adopted: BTreeSet<StageName>,
-    in_doubt: BTreeMap<StageName, Vec<i64>>,
+    /// Since when, and how many in a row.
+    in_doubt: BTreeMap<StageName, Vec<(i64, usize)>>,
     cursors: Vec<CursorHead>,
 }
 
@@ -165,18 +168,6 @@ struct CursorHead {
 impl Entry {
     /// The bytes to store.
     pub fn encode(&self) -> Vec<u8> {
-        let mut block = Vec::new();
-        let mut push = |identity: &Identity, rejected: bool| {
-            block.extend_from_slice(&identity.to_bytes());
-            block.push(u8::from(rejected));
-        };
-        for part in &self.parts {
-            part.ids.iter().for_each(|(identity, rejected)| push(identity, *rejected));
-            part.cursors.iter().for_each(|(identity, _)| push(identity, false));
-        }
-        self.in_doubt.values().flatten().for_each(|(identity, _)| push(identity, false));
-        self.cursors.iter().for_each(|cursor| push(&cursor.identity, false));
-
         let head = Head {
             number: self.number,
             attempt: self.attempt,
@@ -201,11 +192,7 @@ impl Entry {
                 .map(|(partition, base)| BaseHead { partition: partition.clone(), base: base.clone() })
                 .collect(),
             adopted: self.adopted.clone(),
-            in_doubt: self
-                .in_doubt
-                .iter()
-                .map(|(receiver, ids)| (receiver.clone(), ids.iter().map(|(_, since)| *since).collect()))
-                .collect(),
+            in_doubt: self.in_doubt.iter().map(|(receiver, doubts)| (receiver.clone(), runs(doubts))).collect(),
             cursors: self
                 .cursors
                 .iter()
@@ -213,13 +200,30 @@ impl Entry {
                 .collect(),
         };
         let head = serde_json::to_vec(&head).expect("a head is plain JSON");
-        let mut body = format!("{}\n", head.len()).into_bytes();
-        body.extend_from_slice(&head);
-        body.push(b'\n');
-        body.extend_from_slice(&block);
-        let mut bytes = format!("{MAGIC}{VERSION} {:08x}\n", crc32fast::hash(&body)).into_bytes();
-        bytes.extend_from_slice(&body);
+        let first = |checksum: u32| format!("{MAGIC}{VERSION} {checksum:08x}\n");
+        let mut bytes = first(0).into_bytes();
+        let body = bytes.len();
+        bytes.reserve(head.len() + IDENTITY * self.identities().count() + 16);
+        bytes.extend_from_slice(format!("{}\n", head.len()).as_bytes());
+        bytes.extend_from_slice(&head);
+        bytes.push(b'\n');
+        for (identity, rejected) in self.identities() {
+            bytes.extend_from_slice(&identity.to_bytes());
+            bytes.push(u8::from(rejected));
+        }
+        let checksum = crc32fast::hash(&bytes[body..]);
+        bytes[..body].copy_from_slice(first(checksum).as_bytes());
         bytes
+    }
+
+    /// Every identity in it, in the order of the block, and whether it was rejected.
+    fn identities(&self) -> impl Iterator<Item = (Identity, bool)> + '_ {
+        let parts = self.parts.iter().flat_map(|part| {
+            let unfinished = part.cursors.iter().map(|(identity, _)| (*identity, false));
+            part.ids.iter().copied().chain(unfinished)
+        });
+        let doubts = self.in_doubt.values().flatten().map(|(identity, _)| (*identity, false));
+        parts.chain(doubts).chain(self.cursors.iter().map(|cursor| (cursor.identity, false)))
     }
 
     /// The entry in these bytes.
@@ -256,10 +260,12 @@ impl Entry {
             parts.push(part);
         }
         let mut in_doubt: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (receiver, days) in head.in_doubt {
-            let mut doubts = Vec::with_capacity(days.len());
-            for since in days {
-                doubts.push((identities.next()?.0, since));
+        for (receiver, runs) in head.in_doubt {
+            let mut doubts = Vec::new();
+            for (since, count) in runs {
+                for _ in 0..count {
+                    doubts.push((identities.next()?.0, since));
+                }
             }
             in_doubt.insert(receiver, doubts);
         }
@@ -286,6 +292,12 @@ impl Entry {
             cursors,
         })
     }
+}
+
+/// Doubts of one time follow each other: since when, and how many.
+fn runs(doubts: &[Doubt]) -> Vec<(i64, usize)> {
+    let runs = doubts.chunk_by(|(_, one), (_, other)| one == other);
+    runs.map(|run| (run[0].1, run.len())).collect()
 }
 
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -24,5 +24,5 @@ pub use entry::{CursorCopy, Doubt, Entry, EntryError, Kind, Part};
 pub use ledger::{Action, Commit, Event, Ledger, LedgerConfig, Now, Seens, SinkReport, Tree};
 pub use log::{Base, Log, Newest};
 pub use recovery::{Inconsistent, Recovery, recover};
-pub use session::{Begun, SessionError, begin, create, load_seen};
+pub use session::{Begun, Found, SessionError, begin, create, load_seen, look};
 pub use store::{CheckpointStore, Created, Limited, LocalStore, MemoryStore, StoreError};

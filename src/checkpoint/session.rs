@@ -102,13 +102,7 @@ pub async fn begin(
     loop {
         // Of each try its own: a try that was given up must not be mistaken for this one.
         let session = Uuid::new_v4();
-        let newest = match store.list().await?.last() {
-            Some(&number) => match store.read(number).await? {
-                Some(entry) => Some(entry),
-                None => continue,
-            },
-            None => None,
-        };
+        let newest = newest(store).await?;
         let entry = Entry::session(newest.as_ref(), topology, session, new_store, sinks, wall)?;
         match create(store, &entry).await {
             Created::Created => {}
@@ -119,13 +113,48 @@ pub async fn begin(
         if let Some(&higher) = numbers.last().filter(|last| **last > entry.number) {
             return Err(SessionError::Lost(higher));
         }
-        let mut entries = Vec::new();
-        for number in entry.floor..=entry.number {
-            entries.push(store.read(number).await?.ok_or(SessionError::Gap(number))?);
-        }
+        let entries = whole(store, &entry).await?;
         let log = Log::read(&entries);
         return Ok(Begun { session, store: entry.store, log, entries });
     }
+}
+
+/// A log as a process that started now would find it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its identity.
+    pub store: StoreId,
+    /// What is in it.
+    pub log: Log,
+}
+
+/// Looks whether a process of this topology could take the log over, and writes nothing. `None`: it is empty.
+pub async fn look(store: &dyn CheckpointStore, topology: &Arc<str>, wall: i64) -> Result<Option<Found>, SessionError> {
+    let Some(newest) = newest(store).await? else { return Ok(None) };
+    // What a process would begin with, only to hear whether it may.
+    Entry::session(Some(&newest), topology, Uuid::new_v4(), false, &BTreeSet::new(), wall)?;
+    let log = Log::read(&whole(store, &newest).await?);
+    Ok(Some(Found { store: newest.store, log }))
+}
+
+/// The newest entry.
+async fn newest(store: &dyn CheckpointStore) -> Result<Option<Entry>, SessionError> {
+    loop {
+        let Some(&number) = store.list().await?.last() else { return Ok(None) };
+        // One that is gone was deleted by whoever wrote a newer one.
+        if let Some(entry) = store.read(number).await? {
+            return Ok(Some(entry));
+        }
+    }
+}
+
+/// Every entry from the floor of `newest` on.
+async fn whole(store: &dyn CheckpointStore, newest: &Entry) -> Result<Vec<Entry>, SessionError> {
+    let mut entries = Vec::new();
+    for number in newest.floor..=newest.number {
+        entries.push(store.read(number).await?.ok_or(SessionError::Gap(number))?);
+    }
+    Ok(entries)
 }
 
 /// Creates `entry`, however often that takes (protocol R2: the fate of a create is always found out).

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use super::{Exit, block_on, fail, start::signalled};
+use super::{Exit, fail, start::signalled};
 use crate::broker::{self, BrokerConfig};
+use crate::embed::block_on;
 use crate::topology;
 
 #[derive(Args)]
@@ -26,6 +27,11 @@ pub(super) struct Arguments {
     no_auto_create: bool,
 }
 
+pub(super) const EXAMPLE: &str = "Example:
+  runtime broker --feed '{queue: animals, payload: animals_csv, count: 1000}'
+
+A queue is made when it is first used. Everything is in memory, and gone with the process.";
+
 fn feed(text: &str) -> Result<broker::Feed, String> {
     topology::fragment(text)
 }
@@ -42,7 +48,7 @@ pub(super) fn run(arguments: Arguments) -> Exit {
     let served = block_on(async {
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
-        actix::spawn(async move {
+        tokio::spawn(async move {
             signalled().await;
             stop.cancel();
         });

@@ -1,19 +1,40 @@
-//! `runtime check FILE`: every problem at once, or what the topology guarantees.
+//! `runtime check FILE`: every problem at once, or what the topology guarantees; with `--connect` also whether everything
+//! it needs is there.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use super::{Exit, load};
+use clap::Args;
+
+use super::{Exit, connect, load};
 use crate::flow::registry::Registry;
+use crate::units::Span;
 
-pub(super) fn run(file: &Path, registry: &Registry) -> Exit {
-    match load(file, registry) {
-        Err(exit) => exit,
-        Ok((topology, _)) => {
-            for note in &topology.notes {
-                println!("{note}");
-            }
-            println!("{}: topology '{}' is valid", file.display(), topology.name);
-            Exit::Done
-        }
+pub(super) const EXAMPLE: &str = "Examples:
+  runtime check topology.yaml
+  runtime check topology.yaml --connect    also logs in, attaches to the queue, opens the table and the store
+
+Exit codes: 0 fine, 1 something cannot be reached or used, 78 the file is not valid.";
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The topology file.
+    file: PathBuf,
+    /// Also try the broker and the queue, the tables, the store and the dead letter. Receives no message and makes nothing.
+    #[arg(long)]
+    connect: bool,
+    /// How long each of them may take.
+    #[arg(long, default_value = "15s", value_name = "DURATION", requires = "connect")]
+    timeout: Span,
+}
+
+pub(super) fn run(arguments: Arguments, registry: &Registry) -> Exit {
+    let (topology, _) = match load(&arguments.file, registry) {
+        Ok(loaded) => loaded,
+        Err(exit) => return exit,
+    };
+    for note in &topology.notes {
+        println!("{note}");
     }
+    println!("{}: topology '{}' is valid", arguments.file.display(), topology.name);
+    if arguments.connect { connect::run(&topology, arguments.timeout.0) } else { Exit::Done }
 }

@@ -2,20 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use super::progress::Progress;
-use super::{Exit, block_on, fail, load};
-use crate::broker::{Broker, BrokerConfig};
+use super::{Exit, fail, load};
 use crate::checkpoint::{SessionError, StoreError};
+use crate::embed::{End, Hosted, Refused, StartError, block_on, config_hash};
 use crate::flow::registry::Registry;
-use crate::runtime::{self, End, LogLimits, Options, Placement, Running, StartError, Status};
-use crate::telemetry::{Telemetry, http};
+use crate::runtime::Running;
+use crate::telemetry::Telemetry;
 use crate::topology::Topology;
 
 #[derive(Args)]
@@ -26,18 +24,28 @@ pub(super) struct Arguments {
     /// had committed but not settled may then come twice. Refused on a store that has epochs in it.
     #[arg(long)]
     new_store: bool,
+    /// Serve /metrics, /live, /ready and /version here, in place of the file's `telemetry.listen`.
+    #[arg(long, env = "RUNTIME_TELEMETRY", value_name = "ADDRESS:PORT")]
+    telemetry: Option<SocketAddr>,
 }
 
+pub(super) const EXAMPLE: &str = "Examples:
+  runtime start topology.yaml
+  runtime start topology.yaml --telemetry 0.0.0.0:9464    for a container
+  runtime start topology.yaml --log amqp=debug
+
+SIGTERM or Ctrl-C drains: what was received is committed and settled. A second Ctrl-C stops at once, and nothing is lost.";
+
 pub(super) fn run(arguments: Arguments, registry: &Registry) -> Exit {
-    let (topology, text) = match load(&arguments.file, registry) {
+    let (mut topology, text) = match load(&arguments.file, registry) {
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
     for note in topology.notes.iter().filter(|note| note.contains("warning")) {
         tracing::warn!("{note}");
     }
-    let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
-    match block_on(start(topology, hash, arguments.new_store)) {
+    topology.telemetry.listen = arguments.telemetry.or(topology.telemetry.listen);
+    match block_on(start(topology, config_hash(&text), arguments.new_store)) {
         Ok(exit) => exit,
         Err(error) => fail(Exit::Failed, format!("cannot start: {error}")),
     }
@@ -49,40 +57,14 @@ async fn start(topology: Topology, hash: String, new_store: bool) -> Exit {
         Ok(signals) => signals,
         Err(error) => return fail(Exit::Failed, format!("cannot listen for signals: {error}")),
     };
-    let broker = match embedded(&topology) {
-        Ok(broker) => broker,
-        Err(why) => return fail(Exit::Failed, why),
-    };
     let whereabouts = whereabouts(&topology);
-    let listen = topology.telemetry.listen;
-    let threads = topology.receivers.values().map(|receiver| receiver.partitions as usize).sum::<usize>();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = Options {
-        new_store,
-        placement: Placement::Threads(threads.clamp(1, cores)),
-        store: None,
-        embedded_broker: broker.as_ref().map(Broker::address),
-        telemetry: telemetry.clone(),
-        log_limits: LogLimits::default(),
-    };
-    let mut running = match runtime::start(topology, options).await {
-        Ok(running) => running,
+    let mut hosted = match Hosted::start(topology, telemetry.clone(), hash, new_store).await {
+        Ok(hosted) => hosted,
         Err(error) => return fail(refused(&error), error),
     };
-    let shutdown = CancellationToken::new();
-    if let Some(listen) = listen
-        && let Err(why) = serve(listen, &telemetry, &running.status, hash, &shutdown)
-    {
-        running.kill();
-        running.end().await;
-        return fail(Exit::Failed, why);
-    }
     let progress = Progress::new(telemetry.clone());
-    let (end, elapsed) = watch(&mut running, &mut signals, progress).await;
-    shutdown.cancel();
-    if let Some(broker) = broker {
-        broker.stop().await;
-    }
+    let (end, elapsed) = watch(&mut hosted.running, &mut signals, progress).await;
+    hosted.stop().await;
     summary(&telemetry, elapsed);
     match end {
         End::Drained => {
@@ -149,56 +131,17 @@ pub(super) async fn signalled() {
     }
 }
 
-/// Starts the topology's own broker, on a thread of its own.
-fn embedded(topology: &Topology) -> Result<Option<Broker>, String> {
-    let Some(section) = &topology.broker else { return Ok(None) };
-    let config = BrokerConfig { listen: section.listen, feed: section.feed.clone(), ..BrokerConfig::default() };
-    let broker = Broker::start_on_thread(config)
-        .map_err(|error| format!("the embedded broker cannot listen on {}: {error}", section.listen))?;
-    Ok(Some(broker))
-}
-
 /// Where the rows are, and how to look at them.
 fn whereabouts(topology: &Topology) -> Vec<String> {
     let sinks = topology.sinks.values().filter_map(|spec| Some((&spec.name, spec.kind.whereabouts(&spec.config)?)));
     sinks.map(|(name, place)| format!("{name}: {place}")).collect()
 }
 
-struct Probe(Status);
-
-impl http::Health for Probe {
-    /// Asked by a server on the main arbiter: that it answers is the sign of life.
-    fn live(&self) -> bool {
-        true
-    }
-
-    fn not_ready(&self) -> Vec<String> {
-        self.0.reasons()
-    }
-}
-
-fn serve(
-    listen: SocketAddr,
-    telemetry: &Telemetry,
-    status: &Status,
-    hash: String,
-    shutdown: &CancellationToken,
-) -> Result<(), String> {
-    let health = Arc::new(Probe(status.clone()));
-    let (address, server) = http::serve(listen, telemetry.clone(), health, hash, shutdown.clone())
-        .map_err(|error| format!("telemetry.listen: cannot listen on {listen}: {error}"))?;
-    tracing::info!(%address, "serving /metrics, /live, /ready and /version");
-    actix::spawn(async move {
-        if let Err(error) = server.await {
-            tracing::error!(%error, "the telemetry server stopped");
-        }
-    });
-    Ok(())
-}
-
-fn refused(error: &StartError) -> Exit {
+fn refused(error: &Refused) -> Exit {
     match error {
-        StartError::Session(SessionError::Lost(_) | SessionError::Store(StoreError::Locked { .. })) => Exit::LogLost,
+        Refused::Start(StartError::Session(SessionError::Lost(_) | SessionError::Store(StoreError::Locked { .. }))) => {
+            Exit::LogLost
+        }
         _ => Exit::Failed,
     }
 }

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
-use super::{Exit, block_on, fail, load};
+use super::{Exit, fail, load};
 use crate::checkpoint::{CheckpointStore, Created, Entry, Kind, LocalStore, Log, StoreError};
 use crate::clock;
+use crate::embed::block_on;
 use crate::flow::registry::{Guarantee, Registry};
-use crate::flow::{Committed, Epoch, PartitionId, SinkContext, SinkInstance, StageName};
+use crate::flow::{Committed, Epoch, PartitionId, SinkInstance, StageName};
 use crate::topology::{StoreConfig, Topology};
 
 #[derive(Args)]
@@ -22,6 +22,11 @@ pub(super) struct Arguments {
     #[command(subcommand)]
     verb: Verb,
 }
+
+pub(super) const EXAMPLE: &str = "Examples:
+  runtime state topology.yaml show
+  runtime state topology.yaml reset orders/0           while nothing runs; loses and doubles nothing by itself
+  runtime state topology.yaml reset orders/0 --drop    only if the epoch's files are gone";
 
 #[derive(Subcommand)]
 enum Verb {
@@ -167,9 +172,7 @@ async fn shows(
     let Some(spec) = specs.filter(|spec| spec.guarantee == Guarantee::ExactlyOnce) else {
         bail!("sink '{sink}' has epochs in the log and is not in the topology: put it back to reset the partition");
     };
-    let context =
-        SinkContext { topology: Arc::clone(&topology.name), sink: sink.clone(), store, schema: spec.schema.clone() };
-    let SinkInstance::ExactlyOnce(mut instance) = spec.kind.build(&spec.config, context)?.sink(partition) else {
+    let SinkInstance::ExactlyOnce(mut instance) = spec.build(&topology.name, store)?.sink(partition) else {
         bail!("sink '{sink}' cannot say what it shows");
     };
     match instance.open(true).await?.committed {

@@ -17,7 +17,7 @@ use arrow::util::display::FormatOptions;
 use arrow::util::pretty::pretty_format_batches_with_options;
 use async_trait::async_trait;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::flow::registry::{ConfigError, Guarantee, Kind, SinkKind};
@@ -31,12 +31,12 @@ pub struct Config {
     pub format: Format,
     /// Rows of a batch that a table shows at most; it says how many more there are. Left out: all of them.
     #[serde(default)]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "rows"))]
     pub limit: Option<usize>,
 }
 
 /// How rows look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// A table per batch, for people.
@@ -74,7 +74,7 @@ impl Kind for ConsoleSink {
     }
 
     fn about(&self) -> &'static str {
-        "shows rows on the standard output, as a table or as JSON lines"
+        "rows on the standard output, as a table or as JSON lines"
     }
 
     fn example(&self) -> &'static str {

@@ -20,7 +20,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -36,17 +36,17 @@ use crate::payload::{self, Payload};
 /// Rows per batch at most, so that many partitions take turns.
 const BATCH: usize = 4096;
 
-/// The configuration of a generator.
+/// A new process starts a new run, with ids of its own: what was unsettled in the last one is not made again.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Config {
     /// Messages per second over all partitions. Left out: as many as the budget allows. A receiver that was held up
     /// catches up.
     #[serde(default)]
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(extend("exclusiveMinimum" = 0, "x-unit" = "messages per second"))]
     pub rate: Option<f64>,
     /// How many messages over all partitions; the input ends when all of them are settled. Left out: no end.
     #[serde(default)]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "messages"))]
     pub count: Option<u64>,
     /// What is in them; `animals_csv` when left out.
     #[serde(default)]
@@ -57,7 +57,7 @@ pub struct Config {
 }
 
 /// What the column `value` holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// Text.
@@ -77,11 +77,11 @@ impl Kind for GeneratorReceiver {
     }
 
     fn about(&self) -> &'static str {
-        "makes messages up: so many per second, so many in all; a new process starts a new run"
+        "messages made up on the spot: so many per second, so many in all"
     }
 
     fn example(&self) -> &'static str {
-        "type: generator\npayload: animals_csv\nrate: 1000\ncount: 100000\n"
+        "type: generator\npayload: animals_csv\nrate: 100\ncount: 1000\n"
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -90,6 +90,10 @@ impl Kind for GeneratorReceiver {
 }
 
 impl SourceKind for GeneratorReceiver {
+    fn example_of(&self, body: &str) -> Option<String> {
+        Some(format!("type: generator\npayload: {{ template: {body} }}\nrate: 100\ncount: 1000\n"))
+    }
+
     fn plan(&self, config: &serde_json::Value) -> Planned<dyn SourceFactory> {
         let config = Config::deserialize(config).map_err(|e| vec![ConfigError::here(e.to_string())])?;
         let mut problems = Vec::new();
@@ -178,7 +182,11 @@ impl Source for Generator {
         let link = self.0.pool().attach();
         let attachment = Arc::new(Attachment { run: self.0.clone(), link });
         Ok(Link {
-            intake: Box::new(GeneratorIntake { attachment: attachment.clone(), bodies: self.0.bodies.clone() }),
+            intake: Box::new(GeneratorIntake {
+                attachment: attachment.clone(),
+                bodies: self.0.bodies.clone(),
+                exhausted: false,
+            }),
             settler: Box::new(GeneratorSettler { attachment }),
         })
     }
@@ -206,6 +214,8 @@ impl Drop for Attachment {
 struct GeneratorIntake {
     attachment: Arc<Attachment>,
     bodies: payload::Generator,
+    /// It was said that everything has been handed out.
+    exhausted: bool,
 }
 
 #[async_trait]
@@ -223,9 +233,15 @@ impl Intake for GeneratorIntake {
             changed.as_mut().enable();
             let taken = run.pool().take(*link, room.deliveries.min(BATCH), clock::now(), clock::wall_millis());
             match taken {
-                Taken::Messages(messages) => return Ok(run.deliver(*link, &messages, &mut self.bodies, room.bytes)),
+                Taken::Messages(messages) => {
+                    self.exhausted = false;
+                    return Ok(run.deliver(*link, &messages, &mut self.bodies, room.bytes));
+                }
                 Taken::End => return Ok(Received::End),
                 Taken::Closed => return Err(StageError::retry("the link to the generator has been closed")),
+                Taken::Nothing(None) if !std::mem::replace(&mut self.exhausted, true) => {
+                    return Ok(Received::Exhausted);
+                }
                 Taken::Nothing(None) => changed.await,
                 Taken::Nothing(Some(due)) => tokio::select! {
                     () = changed => {}

@@ -16,6 +16,7 @@ mod secret;
 mod seen;
 mod sink;
 mod source;
+mod target;
 mod translator;
 
 pub use budget::{Budget, Room};
@@ -26,6 +27,10 @@ pub use id::{Delivery, DeliveryId, Epoch, Generation, Identity, PartitionId, Sta
 pub use receipt::{Outcome, Outcomes, Receipt, Resolved};
 pub use secret::Secret;
 pub use seen::{Holder, Offer, Seen, Undischarged, Verdict};
-pub use sink::{AppId, Committed, Opened, Prepared, Rejected, Sink, SinkContext, SinkFactory, SinkInstance, Write};
+pub use sink::{
+    AppId, Committed, Opened, Prepared, Probed, Rejected, Sink, SinkContext, SinkFactory, SinkInstance, Write,
+    foreign_epochs,
+};
 pub use source::{Closed, Intake, Link, Received, Settled, Settler, Source, SourceContext, SourceFactory};
+pub use target::{SinkOf, Target};
 pub use translator::{Translated, Translator, TranslatorFactory};

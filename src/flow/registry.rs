@@ -44,13 +44,16 @@ pub trait Kind: Send + Sync {
     /// The word after `type:`.
     fn name(&self) -> &'static str;
 
-    /// One sentence.
+    /// What it is, in a phrase: lower case, no full stop.
     fn about(&self) -> &'static str;
 
-    /// A stage of this kind in YAML, as it would stand under its name; it must pass the check.
+    /// A stage of this kind in YAML, as it would stand under its name: one key a line, without `from`. It must pass the
+    /// check, with the examples of other kinds before and behind it.
     fn example(&self) -> &'static str;
 
     /// JSON Schema of the stage's own fields (an object; the common ones, `type`, `from`, …, are added by the topology).
+    /// Two keywords of ours: `x-unit` says what a number counts, and what `x-editor` holds is for editors alone, because
+    /// the kind itself checks it with better words.
     fn schema(&self) -> schemars::Schema;
 }
 
@@ -58,12 +61,22 @@ pub trait Kind: Send + Sync {
 pub trait SourceKind: Kind {
     /// Plans a receiver from a configuration that has passed the schema. Pure.
     fn plan(&self, config: &Value) -> Planned<dyn SourceFactory>;
+
+    /// Its example with messages of this body (in quotes, as YAML), if it is the topology that says what is in them.
+    fn example_of(&self, _body: &str) -> Option<String> {
+        None
+    }
 }
 
 /// A kind of translator.
 pub trait TranslatorKind: Kind {
     /// Plans a translator for messages with these columns, from a configuration that has passed the schema. Pure.
     fn plan(&self, config: &Value, input: &SchemaRef) -> Planned<dyn TranslatorFactory>;
+
+    /// A body that its example reads, if the messages of receivers' examples are not.
+    fn sample(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What a sink can promise.

@@ -23,9 +23,37 @@ pub struct SinkContext {
 }
 
 /// What all partitions of one sink share: a committer, a client, a table handle.
+#[async_trait]
 pub trait SinkFactory: Send + Sync {
     /// A writer of its own for one partition. Called once per generation; does no I/O.
     fn sink(&self, partition: &PartitionId) -> SinkInstance;
+
+    /// Looks whether the target can be opened and written as things are now, changes nothing, and says what it found
+    /// (`check --connect`). `adopted` as in [`Sink::open`]. A kind whose target is made by opening it has its own.
+    async fn probe(&self, _adopted: bool) -> Result<Probed> {
+        let found = match self.sink(&PartitionId::new("", 0)) {
+            SinkInstance::AtLeastOnce(mut target) => target.open().await.map(|()| "opens")?,
+            SinkInstance::ExactlyOnce(_) => "opened when it starts",
+        };
+        Ok(Probed { found: found.to_owned(), foreign: false })
+    }
+}
+
+/// What a look at a target found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// In a few words.
+    pub found: String,
+    /// As in [`Opened::foreign`].
+    pub foreign: bool,
+}
+
+/// Why a sink whose target has epochs of another checkpoint log is refused, and the way out.
+pub fn foreign_epochs(sink: &StageName) -> String {
+    format!(
+        "sink '{sink}': its target has epochs of this topology from another checkpoint store, and messages that were \
+         committed but not settled then could come twice; restore that store, or accept this and start with --new-store"
+    )
 }
 
 /// One partition's writer, by what it can promise.

@@ -1,6 +1,7 @@
 //! The contract of a receiver's connector.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -20,6 +21,12 @@ pub trait SourceFactory: Send + Sync {
     fn answered_end_is_durable(&self) -> bool {
         false
     }
+
+    /// How long a link may be silent and still count as attached, where the far end can fall silent: its field
+    /// `idle_timeout`. The horizon of identities must be twice as long (protocol R11).
+    fn idle_timeout(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Where a source is.
@@ -38,6 +45,13 @@ pub struct SourceContext {
 pub trait Source: Send {
     /// Connects once. The caller tries again, with backoff, while the error says `Away`.
     async fn connect(&mut self) -> Result<Link>;
+
+    /// Looks whether it can connect, takes nothing, and says in a few words what it found (`check --connect`). Without
+    /// credit a link receives nothing.
+    async fn probe(&mut self) -> Result<String> {
+        self.connect().await?.close().await;
+        Ok("connects".to_owned())
+    }
 }
 
 /// A connection, in two halves, so that waiting for messages never blocks settling them.
@@ -46,6 +60,15 @@ pub struct Link {
     pub intake: Box<dyn Intake>,
     /// The half that settles.
     pub settler: Box<dyn Settler>,
+}
+
+impl Link {
+    /// Ends a link that nothing was received on.
+    pub async fn close(self) -> Closed {
+        let Self { intake, settler } = self;
+        drop(intake);
+        settler.close().await
+    }
 }
 
 /// What an intake has to say.
@@ -60,6 +83,9 @@ pub enum Received {
         /// `deliveries`, so that the dead letter has the message; nothing else is done with them.
         rejects: Vec<Rejected>,
     },
+    /// A bounded input has handed out all it has; more comes only if some of it comes back. Said once, until more came.
+    /// What is in hand is then committed without waiting for the next checkpoint.
+    Exhausted,
     /// There will be no more: a bounded input is at its end.
     End,
 }

@@ -26,4 +26,6 @@ pub struct Translated {
     pub rows: Rows,
     /// Rejected input rows: `row` counts rows of the input.
     pub rejects: Vec<Rejected>,
+    /// How many messages went on with null for something that could not be read or computed (`on_error: null`).
+    pub nulled: u64,
 }

@@ -18,7 +18,7 @@ use super::partition::{Handles, Plan};
 use super::receiver::lock;
 use crate::checkpoint::{Action, CheckpointStore, Created, Entry, Event, Ledger, Now, create};
 use crate::clock;
-use crate::flow::{Committed, Generation, PartitionId, Seen, StageError, StageName, Verdict};
+use crate::flow::{Committed, Generation, PartitionId, Seen, StageError, StageName, Verdict, foreign_epochs};
 
 /// One per process.
 pub(super) struct CoordinatorActor {
@@ -127,7 +127,9 @@ impl CoordinatorActor {
                 let notice = Notice::Restart { partition, generation, error: StageError::park(reason) };
                 self.unless_lost(notice, ctx);
             }
-            Action::MayRecover { partition } => self.notify(Notice::MayRecover { partition }),
+            // It may have ended because a sink's conditional commit failed (R8): in a process that has lost the log that
+            // is the successor's doing, and nothing to be parked for.
+            Action::MayRecover { partition } => self.unless_lost(Notice::MayRecover { partition }, ctx),
             Action::Tell { receiver, verdict } => self.tell(receiver, verdict),
             Action::Delete { from, below } => {
                 let store = self.store.clone();
@@ -163,7 +165,7 @@ impl CoordinatorActor {
     }
 
     /// Creates until there is an answer (protocol R2), then lists once more (R4).
-    fn create(&self, entry: Box<Entry>, ctx: &mut Context<Self>) {
+    fn create(&self, entry: Arc<Entry>, ctx: &mut Context<Self>) {
         let (store, status) = (self.store.clone(), self.plan.status.clone());
         let work = async move {
             let number = entry.number;
@@ -234,11 +236,8 @@ impl CoordinatorActor {
         ctx: &mut Context<Self>,
     ) {
         if opened.is_some_and(|opened| opened.foreign) && !self.ledger.is_adopted(&sink) {
-            let reason = format!(
-                "sink '{sink}': its target has epochs of this topology from another checkpoint store, and messages that were \
-                 committed but not settled then could come twice; restore that store, or accept this and start with --new-store"
-            );
-            return self.notify(Notice::Restart { partition, generation, error: StageError::park(reason) });
+            let error = StageError::park(foreign_epochs(&sink));
+            return self.notify(Notice::Restart { partition, generation, error });
         }
         let Some(opening) = self.opening.get_mut(&partition) else { return };
         if let Some(opened) = opened {

@@ -40,7 +40,7 @@ use crate::checkpoint::{
 };
 use crate::clock;
 use crate::flow::registry::Guarantee;
-use crate::flow::{PartitionId, SinkContext, StageError, StageName};
+use crate::flow::{PartitionId, StageError, StageName};
 use crate::telemetry::metrics::Telemetry;
 use crate::topology::{StoreConfig, Topology};
 
@@ -234,13 +234,7 @@ fn plan(
 ) -> Result<Plan, StartError> {
     let mut sinks = BTreeMap::new();
     for spec in topology.sinks.values().chain(&topology.dead_letter) {
-        let context = SinkContext {
-            topology: topology.name.clone(),
-            sink: spec.name.clone(),
-            store: begun.store,
-            schema: spec.schema.clone(),
-        };
-        let factory = spec.kind.build(&spec.config, context).map_err(|e| StartError::Sink(spec.name.clone(), e))?;
+        let factory = spec.build(&topology.name, begun.store).map_err(|e| StartError::Sink(spec.name.clone(), e))?;
         sinks.insert(spec.name.clone(), factory);
     }
     // Receivers that only the log knows have identities too: the floor must not rise over them unnamed.

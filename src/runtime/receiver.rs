@@ -189,6 +189,9 @@ impl ReceiverActor {
         let stopped = self.link.room.clone();
         let quota = self.quota.clone();
         let room = self.room();
+        if room.is_none() {
+            self.want_the_rest();
+        }
         let waiting = async move {
             let changed = stopped.notified();
             let received = match room {
@@ -216,6 +219,7 @@ impl ReceiverActor {
                 Some(Ok(Received::Batch { raw, deliveries, rejects })) => {
                     receiver.arrived(raw, deliveries, rejects, ctx);
                 }
+                Some(Ok(Received::Exhausted)) => receiver.want_the_rest(),
                 Some(Ok(Received::End)) => {
                     receiver.link.intake_ended = true;
                     receiver.stage.report(StageEvent::InputEnded);
@@ -224,7 +228,7 @@ impl ReceiverActor {
                 None => {}
             }
             if receiver.link.draining {
-                receiver.close_if_drained(ctx);
+                receiver.drain_on(ctx);
             } else if !receiver.link.intake_ended {
                 receiver.receive(ctx);
             }
@@ -248,6 +252,23 @@ impl ReceiverActor {
             self.epoch.wanted = true;
             self.stage.report(StageEvent::CheckpointWanted { urgent: full });
         }
+    }
+
+    /// Asks for a checkpoint because nothing more comes before what is in hand is committed: that need not wait for the
+    /// timer, which may be an hour away.
+    fn want_the_rest(&mut self) {
+        if !self.epoch.wanted && self.epoch.sent.count > 0 {
+            self.epoch.wanted = true;
+            self.stage.report(StageEvent::CheckpointWanted { urgent: false });
+        }
+    }
+
+    /// In a drain: asks for what is in hand to be committed, also what arrived in the moment of the drain, or closes.
+    fn drain_on(&mut self, ctx: &mut Context<Self>) {
+        if self.budget.unsettled() > 0 {
+            self.stage.report(StageEvent::CheckpointWanted { urgent: true });
+        }
+        self.close_if_drained(ctx);
     }
 
     fn outcomes(&self, ctx: &Context<Self>) -> Outcomes {
@@ -319,10 +340,7 @@ impl Handler<Drain> for ReceiverActor {
     fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
         self.link.draining = true;
         self.link.room.notify_one();
-        if self.budget.unsettled() > 0 {
-            self.stage.report(StageEvent::CheckpointWanted { urgent: true });
-        }
-        self.close_if_drained(ctx);
+        self.drain_on(ctx);
     }
 }
 

@@ -160,6 +160,7 @@ impl SupervisorActor {
         partition.standing = Standing::Parked;
         tracing::error!(partition = %id, reason, "partition parked");
         self.plan.status.parked(id, reason.clone());
+        self.plan.telemetry.partition(&id.receiver, id.index).parked.set(1);
         self.tell(Tell::PartitionParked { partition: id.clone() });
         let mut configured = self.partitions.values().filter(|p| p.configured);
         if configured.all(|p| matches!(p.standing, Standing::Parked)) {

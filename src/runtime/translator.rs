@@ -59,6 +59,7 @@ impl TranslatorActor {
             Err(error) => return self.stage.fail(error, ctx),
         };
         self.metrics.decoded.add(translated.rows.len() as u64);
+        self.metrics.nulled.add(translated.nulled);
         if !translated.rejects.is_empty() {
             let why: Vec<_> = translated
                 .rejects
@@ -90,7 +91,8 @@ fn translate(factory: &dyn TranslatorFactory, translator: &mut Box<dyn Translato
             if raw.len() == 1 {
                 let detail = panic_text(panic.as_ref());
                 let rows = Rows { columns: RecordBatch::new_empty(factory.output()), origin: Vec::new() };
-                return Ok(Translated { rows, rejects: vec![Rejected { row: 0, reason: Reason::Panic, detail }] });
+                let rejects = vec![Rejected { row: 0, reason: Reason::Panic, detail }];
+                return Ok(Translated { rows, rejects, nulled: 0 });
             }
             let middle = raw.len() / 2;
             let mut first = translate(factory, translator, &slice(raw, 0, middle))?;
@@ -100,7 +102,8 @@ fn translate(factory: &dyn TranslatorFactory, translator: &mut Box<dyn Translato
             first.rows.origin.extend(second.rows.origin);
             let offset = u32::try_from(middle).expect("fewer than 2^32 rows");
             first.rejects.extend(second.rejects.into_iter().map(|r| Rejected { row: r.row + offset, ..r }));
-            Ok(Translated { rows: Rows { columns, origin: first.rows.origin }, rejects: first.rejects })
+            let rows = Rows { columns, origin: first.rows.origin };
+            Ok(Translated { rows, rejects: first.rejects, nulled: first.nulled + second.nulled })
         }
     }
 }
@@ -134,7 +137,7 @@ mod tests {
                 fn translate(&mut self, raw: &Raw) -> Result<Translated> {
                     let values = raw.columns.column(0).as_primitive::<Int64Type>();
                     assert!(values.values().iter().all(|value| *value != 13), "thirteen");
-                    Ok(Translated { rows: raw.clone(), rejects: Vec::new() })
+                    Ok(Translated { rows: raw.clone(), rejects: Vec::new(), nulled: raw.len() as u64 })
                 }
             }
             Box::new(T)
@@ -148,7 +151,7 @@ mod tests {
         let raw = Rows::one_per_delivery(RecordBatch::try_new(schema.clone(), vec![Arc::new(values)]).expect("batch"));
         let factory = Fussy(schema);
         let translated = translate(&factory, &mut factory.translator(), &raw).expect("translated");
-        assert_eq!(translated.rows.origin, [0, 1, 3, 4, 6]);
+        assert_eq!((translated.rows.origin, translated.nulled), (vec![0, 1, 3, 4, 6], 5));
         assert_eq!(translated.rejects.iter().map(|r| r.row).collect::<Vec<_>>(), [2, 5]);
         assert!(translated.rejects[0].detail.contains("thirteen"), "{:?}", translated.rejects[0]);
     }

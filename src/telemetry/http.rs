@@ -93,7 +93,9 @@ pub fn serve(
 }
 
 async fn metrics(state: web::Data<State>) -> HttpResponse {
-    HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(state.telemetry.render())
+    HttpResponse::Ok()
+        .content_type("text/plain; version=0.0.4; charset=utf-8")
+        .body(state.telemetry.render(state.health.not_ready().is_empty()))
 }
 
 async fn live(state: web::Data<State>) -> HttpResponse {
@@ -174,6 +176,11 @@ mod tests {
             assert!(get(address, "/live").await.0.contains("200"));
             assert!(get(address, "/ready").await.0.contains("200"));
             health.reasons.lock().expect("reasons").push("orders/0 is parked: run `state reset`".into());
+            let ready = |body: &str, value: u8| {
+                assert!(body.contains(&format!("distributary_ready{{topology=\"orders\"}} {value}\n")), "{body}");
+            };
+            ready(&body, 1);
+            ready(&get(address, "/metrics").await.1, 0);
             let (status, body) = get(address, "/ready").await;
             assert!(status.contains("503"), "{status}");
             let body: Value = serde_json::from_str(&body).expect("json");

@@ -23,6 +23,7 @@ const OURS: &str = "distributary";
 /// The words a filter may name, and the modules that each stands for.
 pub const WORDS: &[(&str, &str)] = &[
     ("amqp", "distributary::connectors::amqp"),
+    ("amqp.frames", "distributary::connectors::amqp::frames"),
     ("broker", "distributary::broker"),
     ("checkpoint", "distributary::checkpoint"),
     ("cli", "distributary::cli"),
@@ -221,7 +222,7 @@ mod tests {
         for (filter, part) in [
             ("loud", "'loud' is not a level: off, error, warn, info, debug or trace"),
             ("amqp", "write amqp=debug"),
-            ("ampq=debug", "there is no component 'ampq', perhaps amqp; there are amqp, broker,"),
+            ("ampq=debug", "there is no component 'ampq', perhaps amqp; there are amqp, amqp.frames, broker,"),
             ("amqp=louder", "'louder' is not a level"),
             ("info,,amqp=debug", "a part of it is empty"),
             ("", "a part of it is empty"),

@@ -31,6 +31,31 @@ pub enum Behaviour {
     Histogram,
 }
 
+/// What a series of a metric is about, and so which labels it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum About {
+    /// The whole process.
+    Process,
+    /// A receiver.
+    Receiver,
+    /// A partition of a receiver.
+    Partition,
+    /// A partition and a reason why its messages were rejected.
+    Reason,
+}
+
+impl About {
+    /// The labels' names, in order.
+    pub fn labels(self) -> &'static [&'static str] {
+        match self {
+            Self::Process => &["topology"],
+            Self::Receiver => &["topology", "component"],
+            Self::Partition => &["topology", "component", "partition"],
+            Self::Reason => &["topology", "component", "partition", "reason"],
+        }
+    }
+}
+
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
@@ -40,11 +65,21 @@ pub struct Metric {
     pub help: &'static str,
     /// How it behaves.
     pub behaviour: Behaviour,
+    /// What it counts, or in what it is measured.
+    pub unit: &'static str,
+    /// What each of its series is about.
+    pub about: About,
 }
 
 macro_rules! metrics {
-    ($($ident:ident = $behaviour:ident $name:literal $help:literal;)*) => {
-        $(const $ident: Metric = Metric { name: $name, help: $help, behaviour: Behaviour::$behaviour };)*
+    ($($ident:ident = $behaviour:ident $name:literal of $unit:ident per $about:ident $help:literal;)*) => {
+        $(const $ident: Metric = Metric {
+            name: $name,
+            help: $help,
+            behaviour: Behaviour::$behaviour,
+            unit: stringify!($unit),
+            about: About::$about,
+        };)*
 
         /// All of them.
         pub const METRICS: &[Metric] = &[$($ident),*];
@@ -52,25 +87,39 @@ macro_rules! metrics {
 }
 
 metrics! {
-    RECEIVED = Counter "distributary_received_total"
+    RECEIVED = Counter "distributary_received_total" of messages per Partition
         "Messages that came from the source, redelivered ones and duplicates among them.";
-    DECODED = Counter "distributary_decoded_total" "Rows that the translator made.";
-    COMMITTED = Counter "distributary_committed_total" "Messages that are committed and settled.";
-    REJECTED = Counter "distributary_rejected_total" "Messages in the dead letter, by reason.";
-    REDELIVERED = Counter "distributary_redelivered_total" "Messages that the source delivered again.";
-    DUPLICATES = Counter "distributary_duplicates_total"
+    DECODED = Counter "distributary_decoded_total" of rows per Partition "Rows that the translator made.";
+    NULLED = Counter "distributary_nulled_total" of messages per Partition
+        "Messages with null for what could not be read or computed, as `on_error: null` says.";
+    COMMITTED = Counter "distributary_committed_total" of messages per Partition
+        "Messages that are committed and settled.";
+    REJECTED = Counter "distributary_rejected_total" of messages per Reason "Messages in the dead letter, by reason.";
+    REDELIVERED = Counter "distributary_redelivered_total" of messages per Partition
+        "Messages that the source delivered again.";
+    DUPLICATES = Counter "distributary_duplicates_total" of messages per Partition
         "Messages or rows that were dropped because they are committed already.";
-    RESTARTS = Counter "distributary_restarts_total" "Generations that were built after the first.";
-    RECONNECTS = Counter "distributary_reconnects_total" "Connections to the source after the first.";
-    CHECKPOINTS = Counter "distributary_checkpoints_total" "Epochs that all sinks have committed.";
-    UNSETTLED = Gauge "distributary_unsettled" "Messages received and not settled.";
-    UNSETTLED_BYTES = Gauge "distributary_unsettled_bytes" "Their bytes.";
-    OLDEST_UNSETTLED = Gauge "distributary_oldest_unsettled_seconds" "Age of the oldest of them.";
-    KNOWN_IDS = Gauge "distributary_known_ids" "Identities that the receiver keeps to recognise redeliveries.";
-    CHECKPOINT_AGE = Gauge "distributary_checkpoint_age_seconds"
+    RESTARTS = Counter "distributary_restarts_total" of restarts per Partition
+        "Generations that were built after the first.";
+    RECONNECTS = Counter "distributary_reconnects_total" of connections per Partition
+        "Connections to the source after the first.";
+    CHECKPOINTS = Counter "distributary_checkpoints_total" of epochs per Partition
+        "Epochs that all sinks have committed.";
+    UNSETTLED = Gauge "distributary_unsettled" of messages per Partition "Messages received and not settled.";
+    UNSETTLED_BYTES = Gauge "distributary_unsettled_bytes" of bytes per Partition "Their bytes.";
+    OLDEST_UNSETTLED = Gauge "distributary_oldest_unsettled_seconds" of seconds per Partition
+        "Age of the oldest of them.";
+    KNOWN_IDS = Gauge "distributary_known_ids" of identities per Receiver
+        "Identities that the receiver keeps to recognise redeliveries.";
+    CHECKPOINT_AGE = Gauge "distributary_checkpoint_age_seconds" of seconds per Partition
         "Time since the last checkpoint was committed, or since work began without one; 0 while nothing is open.";
-    COMMIT = Histogram "distributary_commit_seconds" "From a checkpoint's trigger until all sinks have committed it.";
-    END_TO_END = Histogram "distributary_end_to_end_seconds" "From a message's arrival until it is committed.";
+    READY = Gauge "distributary_ready" of flag per Process "1 while /ready says ready, 0 while it says why not.";
+    PARKED = Gauge "distributary_parked" of flag per Partition
+        "1 while the partition is given up, until a person has acted and the process is started again; otherwise 0.";
+    COMMIT = Histogram "distributary_commit_seconds" of seconds per Partition
+        "From a checkpoint's trigger until all sinks have committed it.";
+    END_TO_END = Histogram "distributary_end_to_end_seconds" of seconds per Partition
+        "From a message's arrival until it is committed.";
 }
 
 /// Upper bounds of `distributary_commit_seconds`: a local disk needs milliseconds, an object store seconds.
@@ -86,6 +135,7 @@ const END_TO_END_BUCKETS: &[f64] =
 pub struct PartitionMetrics {
     pub received: Counter,
     pub decoded: Counter,
+    pub nulled: Counter,
     pub committed: Counter,
     pub rejected: Rejections,
     pub redelivered: Counter,
@@ -97,6 +147,7 @@ pub struct PartitionMetrics {
     pub unsettled_bytes: Gauge,
     pub oldest_unsettled: Age,
     pub checkpoint_age: Age,
+    pub parked: Gauge,
     pub commit: Histogram,
     pub end_to_end: Histogram,
 }
@@ -188,6 +239,7 @@ struct Shared {
     topology: String,
     recorder: PrometheusRecorder,
     upkeep: Arc<Upkeep>,
+    ready: Gauge,
     partitions: Mutex<BTreeMap<PartitionId, PartitionMetrics>>,
     receivers: Mutex<BTreeMap<StageName, ReceiverMetrics>>,
 }
@@ -211,10 +263,13 @@ impl Telemetry {
             }
         }
         let upkeep = Arc::new(Upkeep::new(recorder.handle()));
+        let topology = topology.into();
+        let ready = Gauge::new(recorder.register_gauge(&key(&topology, READY, Vec::new()), &METADATA));
         Self(Arc::new(Shared {
-            topology: topology.into(),
+            topology,
             recorder,
             upkeep,
+            ready,
             partitions: Mutex::default(),
             receivers: Mutex::default(),
         }))
@@ -250,8 +305,9 @@ impl Telemetry {
         tallies
     }
 
-    /// All series in the text format of Prometheus.
-    pub fn render(&self) -> String {
+    /// All series in the text format of Prometheus; `ready`: what `/ready` says now.
+    pub fn render(&self, ready: bool) -> String {
+        self.0.ready.set(ready.into());
         for partition in lock(&self.0.partitions).values() {
             partition.oldest_unsettled.show();
             partition.checkpoint_age.show();
@@ -272,6 +328,7 @@ impl Telemetry {
         PartitionMetrics {
             received: self.counter(RECEIVED, labels()),
             decoded: self.counter(DECODED, labels()),
+            nulled: self.counter(NULLED, labels()),
             committed: self.counter(COMMITTED, labels()),
             rejected: Rejections::new(|reason| self.counter(REJECTED, with_reason(reason))),
             redelivered: self.counter(REDELIVERED, labels()),
@@ -283,14 +340,14 @@ impl Telemetry {
             unsettled_bytes: self.gauge(UNSETTLED_BYTES, labels()),
             oldest_unsettled: self.age(OLDEST_UNSETTLED, labels()),
             checkpoint_age: self.age(CHECKPOINT_AGE, labels()),
+            parked: self.gauge(PARKED, labels()),
             commit: self.histogram(COMMIT, labels()),
             end_to_end: self.histogram(END_TO_END, labels()),
         }
     }
 
-    fn key(&self, metric: Metric, mut labels: Vec<Label>) -> Key {
-        labels.insert(0, Label::new("topology", self.0.topology.clone()));
-        Key::from_parts(metric.name, labels)
+    fn key(&self, metric: Metric, labels: Vec<Label>) -> Key {
+        key(&self.0.topology, metric, labels)
     }
 
     fn counter(&self, metric: Metric, labels: Vec<Label>) -> Counter {
@@ -317,6 +374,13 @@ impl fmt::Debug for Telemetry {
     }
 }
 
+/// A series: the metric, and the labels that follow `topology`.
+fn key(topology: &str, metric: Metric, mut labels: Vec<Label>) -> Key {
+    labels.insert(0, Label::new("topology", topology.to_owned()));
+    debug_assert!(labels.iter().map(Label::key).eq(metric.about.labels().iter().copied()), "{}", metric.name);
+    Key::from_parts(metric.name, labels)
+}
+
 /// The exporter does not look at it.
 static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, None);
 
@@ -341,7 +405,7 @@ mod tests {
     fn every_series_is_there_from_the_start_with_0() {
         let telemetry = Telemetry::new("orders");
         telemetry.partition(&"lake".into(), 3);
-        let text = telemetry.render();
+        let text = telemetry.render(true);
         for metric in METRICS {
             assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)), "{}", metric.name);
             let suffix = if metric.behaviour == Behaviour::Histogram { "_count" } else { "" };
@@ -349,22 +413,23 @@ mod tests {
             let expected = if *metric == REJECTED { Reason::ALL.len() } else { 1 };
             assert_eq!(samples.len(), expected, "{} in\n{text}", metric.name);
             for sample in samples {
-                assert!(
-                    sample.ends_with(" 0") && sample.contains("{topology=\"orders\",component=\"lake\""),
-                    "{sample}"
-                );
+                let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}')).expect("labels").0;
+                let names: Vec<_> = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0)).collect();
+                assert_eq!(names, metric.about.labels(), "{sample}");
+                let expected = if *metric == READY { " 1" } else { " 0" };
+                assert!(sample.ends_with(expected), "{sample}");
             }
         }
         let buckets = samples(&text, "distributary_commit_seconds_bucket");
         assert_eq!(buckets.len(), COMMIT_BUCKETS.len() + 1);
-        let labels: BTreeSet<_> = text
+        let all: BTreeSet<_> = text
             .lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.split_once('{')?.1.split_once('}'))
             .flat_map(|(labels, _)| labels.split(',').filter_map(|label| label.split_once('=')))
             .map(|(label, _)| label)
             .collect();
-        assert_eq!(Vec::from_iter(labels), ["component", "le", "partition", "reason", "topology"]);
+        assert_eq!(Vec::from_iter(all), ["component", "le", "partition", "reason", "topology"]);
     }
 
     #[test]
@@ -381,7 +446,7 @@ mod tests {
 
         let lake = telemetry.tallies()[&"lake".into()];
         assert_eq!((lake.received, lake.rejected, lake.unsettled), (17, 1, 4));
-        let text = telemetry.render();
+        let text = telemetry.render(true);
         for line in [
             "distributary_received_total{topology=\"orders\",component=\"lake\",partition=\"0\"} 7",
             "distributary_rejected_total{topology=\"orders\",component=\"lake\",partition=\"0\",reason=\"panic\"} 1",
@@ -398,7 +463,7 @@ mod tests {
         let (one, two) = (Telemetry::new("a"), Telemetry::new("b"));
         one.partition(&"r".into(), 0).received.add(1);
         assert_eq!(two.tallies().len(), 0);
-        assert!(!two.render().contains("topology"));
+        assert!(!two.render(true).contains("component"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -408,7 +473,7 @@ mod tests {
         metrics.checkpoint_age.since(clock::tick());
         tokio::time::advance(Duration::from_secs(90)).await;
         assert_eq!(metrics.tally().checkpoint_age, Some(Duration::from_secs(90)));
-        let age = samples(&telemetry.render(), CHECKPOINT_AGE.name)[0].to_owned();
+        let age = samples(&telemetry.render(true), CHECKPOINT_AGE.name)[0].to_owned();
         assert!(age.ends_with(" 90"), "{age}");
         metrics.checkpoint_age.clear();
         assert_eq!(metrics.tally().checkpoint_age, None);
@@ -421,7 +486,7 @@ mod tests {
         for _ in 0..100 {
             metrics.end_to_end.observe_many(Duration::from_secs(1), 1_000);
         }
-        let count = samples(&telemetry.render(), "distributary_end_to_end_seconds_count")[0].to_owned();
+        let count = samples(&telemetry.render(true), "distributary_end_to_end_seconds_count")[0].to_owned();
         assert!(count.ends_with(" 100000"), "{count}");
     }
 }

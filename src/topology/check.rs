@@ -12,7 +12,7 @@ use super::columns::{self, Flow};
 use super::node::{Content, Node};
 use super::problem::{Path, Report, shown, suggestion};
 use super::schema::{self, Section};
-use super::settings::{BatcherFields, ReceiverFields};
+use super::settings::{self, BatcherFields, ReceiverFields, Settings};
 use super::substitution::Environment;
 use super::tree::{self, From, Vertex};
 use super::violation::found;
@@ -63,7 +63,7 @@ impl Check<'_> {
             self.report.problem(&Path::root(), message);
             return None;
         };
-        let settings = schema::settings();
+        let settings = settings::all();
         self.sections(root, &settings);
         let name = self.name(root);
         let mut stages = Vec::new();
@@ -74,12 +74,13 @@ impl Check<'_> {
         let dead_letter = self.dead_letter(root);
 
         let [checkpoint, identity, supervision, telemetry, broker] = settings;
-        let store_given = root.get("checkpoint").is_some_and(|section| section.get("store").is_some());
+        let is_given = |section: &str, key| root.get(section).is_some_and(|section| section.get(key).is_some());
+        let given = rules::Given { store: is_given("checkpoint", "store"), horizon: is_given("identity", "horizon") };
         let checkpoint = self.settings(root, checkpoint);
         let identity = self.settings(root, identity);
         let supervision = self.settings(root, supervision);
         let telemetry = self.settings(root, telemetry);
-        let has_broker = root.get(broker.0).is_some();
+        let has_broker = root.get(broker.key).is_some();
         let broker = self.settings(root, broker);
 
         let trees = tree::plant(&vertices, self.report);
@@ -103,7 +104,7 @@ impl Check<'_> {
             broker: broker.filter(|_| has_broker),
             notes: Vec::new(),
         };
-        rules::settings(&topology, store_given, self.report);
+        rules::settings(&topology, given, self.report);
         if self.report.count() > 0 || !named {
             return None;
         }
@@ -112,10 +113,10 @@ impl Check<'_> {
     }
 
     /// Every key at the top is a section, and those that must be are there.
-    fn sections(&mut self, root: &Node, settings: &[(&'static str, Value)]) {
+    fn sections(&mut self, root: &Node, settings: &[Settings]) {
         let stages = [Section::DeadLetter].into_iter().chain(Section::NAMED).map(Section::key);
         let known: Vec<&str> =
-            ["topology"].into_iter().chain(stages).chain(settings.iter().map(|(key, _)| *key)).collect();
+            ["topology"].into_iter().chain(stages).chain(settings.iter().map(|section| section.key)).collect();
         let mut meant = Vec::new();
         for entry in root.entries().iter().filter(|entry| !known.contains(&&*entry.key)) {
             let end = suggestion(&entry.key, known.iter().copied(), "sections");
@@ -241,7 +242,8 @@ impl Check<'_> {
     }
 
     /// A section of settings; its defaults if it is left out. `None` with a problem.
-    fn settings<T: DeserializeOwned + Default>(&mut self, root: &mut Node, (key, schema): (&str, Value)) -> Option<T> {
+    fn settings<T: DeserializeOwned + Default>(&mut self, root: &mut Node, section: Settings) -> Option<T> {
+        let Settings { key, schema, .. } = section;
         let Some(node) = root.get_mut(key).filter(|node| !node.is_null()) else { return Some(T::default()) };
         let path = Path::root().key(key);
         if !schema::examine(&schema, node, &path, self.environment, self.report) {

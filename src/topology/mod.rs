@@ -12,13 +12,15 @@
 //! | `document` | YAML into a tree |
 //! | `node` | the tree: values that know their place |
 //! | `substitution` | `${…}` in its scalars |
-//! | `schema`, `violation` | the JSON Schema, and what a violation of it means |
+//! | `schema`, `violation` | the JSON Schema of a stage, and what a violation of it means |
 //! | `tree` | what takes from what |
 //! | `columns` | columns down the tree, kinds planned on the way |
 //! | `rules` | what spans several fields or sections |
 //! | `check` | all of them, in order |
 //! | `settings` | the sections that are no stages |
-//! | `problem` | paths, places, sentences |
+//! | `problem`, `words` | paths, places, sentences |
+//! | `editor` | the JSON Schema of the whole file, for editors |
+//! | `describe`, `starter` | the same schemas as documentation, and as a file to start from |
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,27 +31,33 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use serde_json::Value;
 
 use crate::flow::registry::{Guarantee, Registry, SinkKind};
-use crate::flow::{SourceFactory, StageName, TranslatorFactory};
+use crate::flow::{SinkContext, SinkFactory, SourceFactory, StageError, StageName, StoreId, TranslatorFactory};
 
 mod check;
 mod columns;
+mod describe;
 mod document;
+mod editor;
 mod node;
 mod problem;
 mod rules;
 mod schema;
 mod settings;
+mod starter;
 mod substitution;
 mod tree;
 mod violation;
+mod words;
 
+pub use describe::{Description, FieldDoc, Summary, describe, summaries};
 pub use document::fragment;
+pub use editor::json_schema;
 pub use problem::{Problem, Problems};
-pub use schema::json_schema;
 pub use settings::{
     BackoffRange, BrokerConfig, Checkpoint, GiveUp, IdentityPolicy, MissingId, OnCollision, StoreConfig, Supervision,
     TelemetryConfig,
 };
+pub use starter::{Parts, starter};
 pub use substitution::{Environment, ProcessEnvironment};
 
 /// A topology in which every rule holds.
@@ -142,6 +150,15 @@ pub struct SinkSpec {
     pub guarantee: Guarantee,
     /// The columns of everything that will be written.
     pub schema: SchemaRef,
+}
+
+impl SinkSpec {
+    /// Builds what the sink's partitions share, for the topology of this name and the checkpoint log of this identity.
+    pub fn build(&self, topology: &Arc<str>, store: StoreId) -> Result<Arc<dyn SinkFactory>, StageError> {
+        let context =
+            SinkContext { topology: topology.clone(), sink: self.name.clone(), store, schema: self.schema.clone() };
+        self.kind.build(&self.config, context)
+    }
 }
 
 impl fmt::Debug for Topology {

@@ -24,8 +24,17 @@ pub(super) fn embedded_broker(stages: &[Declared], has_broker: bool, report: &mu
     }
 }
 
-/// Settings that must fit each other. `store_given`: the file says where the log is kept.
-pub(super) fn settings(topology: &Topology, store_given: bool, report: &mut Report) {
+/// What of the settings the file itself says.
+#[derive(Clone, Copy)]
+pub(super) struct Given {
+    /// `checkpoint.store`.
+    pub store: bool,
+    /// `identity.horizon`.
+    pub horizon: bool,
+}
+
+/// Settings that must fit each other.
+pub(super) fn settings(topology: &Topology, given: Given, report: &mut Report) {
     let Topology { checkpoint, identity, supervision, broker, .. } = topology;
     let section = |key: &str| Path::root().key(key);
     for (path, span) in [
@@ -63,8 +72,11 @@ pub(super) fn settings(topology: &Topology, store_given: bool, report: &mut Repo
             );
             report.problem(&section("identity").key("max_ids"), message);
         }
+        if exactly_once(topology, receiver) {
+            horizon(name, receiver, identity.horizon, given.horizon, report);
+        }
     }
-    if !store_given && topology.receivers.values().any(|receiver| exactly_once(topology, receiver)) {
+    if !given.store && topology.receivers.values().any(|receiver| exactly_once(topology, receiver)) {
         let message = "exactly once needs a checkpoint log that outlives the process: write 'store: ./state', \
                        or 'store: memory' to start from nothing each time";
         let path = section("checkpoint").key("store");
@@ -73,6 +85,29 @@ pub(super) fn settings(topology: &Topology, store_given: bool, report: &mut Repo
     if broker.as_ref().is_some_and(|broker| !broker.listen.ip().is_loopback()) {
         let message = "the embedded broker knows no passwords: it listens on a loopback address like 127.0.0.1:5672";
         report.problem(&section("broker").key("listen"), message);
+    }
+}
+
+/// Protocol R11: an id is forgotten one horizon after its settlement was sent over a link that lived on, so the horizon
+/// must be long enough to notice that the link did not.
+fn horizon(name: &StageName, receiver: &Receiver, horizon: Duration, given: bool, report: &mut Report) {
+    let Some(idle) = receiver.factory.idle_timeout() else { return };
+    let least = idle.saturating_mul(2);
+    if horizon >= least {
+        return;
+    }
+    let path = Path::root().key("receivers").key(name.as_str()).key("idle_timeout");
+    let (idle, least) = (Span(idle), Span(least));
+    let why = "a message whose settlement went over a dead link would be forgotten before the link is known to be dead, \
+               and could come twice";
+    if given {
+        let message = format!("shorter than twice the {idle} of {path}: {why}; write {least} or more");
+        report.problem(&Path::root().key("identity").key("horizon"), message);
+    } else {
+        let horizon = Span(horizon);
+        let message =
+            format!("longer than half of identity.horizon ({horizon}): {why}; lower it, or write 'horizon: {least}'");
+        report.problem(&path, message);
     }
 }
 

@@ -1,6 +1,6 @@
-//! The JSON Schema of a topology, composed from what the kinds of a registry say of themselves, and a node held against it.
+//! The JSON Schema of a stage, composed from what its kind says of itself, and a node held against it.
 //!
-//! One source: an editor, `describe` and the check read the same schema. Invariant: a node that passes can be
+//! One source: an editor (`editor`), `describe` and the check read the same schemas. Invariant: a node that passes can be
 //! deserialised by the type that its schema was derived from, but for what a schema cannot say (that is a problem too).
 
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
@@ -8,10 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::node::{Content, Node, Origin};
 use super::problem::{Path, Report};
-use super::settings::{
-    BatcherFields, BrokerConfig, Checkpoint, IdentityPolicy, ReceiverFields, SinkFields, StoreConfig, Supervision,
-    TelemetryConfig,
-};
+use super::settings::{BatcherFields, ReceiverFields, SinkFields, StoreConfig};
 use super::substitution::{Environment, read_file};
 use super::violation;
 use crate::flow::registry::{Kind, Registry};
@@ -51,6 +48,39 @@ impl Section {
         }
     }
 
+    /// What it is for, in one sentence.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Receivers => "where messages come from, by name; each runs as one or more partitions",
+            Self::Translators => "message columns into declared columns, by name",
+            Self::Batchers => "small batches into large ones, by name; a sink without one gets one with these defaults",
+            Self::Sinks => "where rows go, by name",
+            Self::DeadLetter => {
+                "the sink of what is rejected; without it the first rejected message parks its partition"
+            }
+        }
+    }
+
+    /// A stage of it, if it has no kinds whose examples would do.
+    pub fn example(self) -> Option<&'static str> {
+        match self {
+            Self::Batchers => Some("max_rows: 20000\nmax_age: 1s\n"),
+            Self::DeadLetter => Some("type: parquet\npath: ./data/orders-rejected\n"),
+            Self::Receivers | Self::Translators | Self::Sinks => None,
+        }
+    }
+
+    /// The name that examples give one of its stages, and what that takes from.
+    pub fn example_names(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Receivers => ("orders", None),
+            Self::Translators => ("parsed", Some("orders")),
+            Self::Batchers => ("bulk", Some("parsed")),
+            Self::Sinks => ("lake", Some("bulk")),
+            Self::DeadLetter => ("dead_letter", None),
+        }
+    }
+
     /// The kinds its stages may be of.
     pub fn kinds(self, registry: &Registry) -> Vec<(&'static str, &dyn Kind)> {
         match self {
@@ -69,23 +99,13 @@ impl Section {
         self != Self::Batchers
     }
 
-    fn has_from(self) -> bool {
+    pub fn has_from(self) -> bool {
         !matches!(self, Self::Receivers | Self::DeadLetter)
     }
 }
 
-/// A section of settings: its key and its schema.
-pub(super) fn settings() -> [(&'static str, Value); 5] {
-    [
-        ("checkpoint", schema_of::<Checkpoint>()),
-        ("identity", schema_of::<IdentityPolicy>()),
-        ("supervision", schema_of::<Supervision>()),
-        ("telemetry", schema_of::<TelemetryConfig>()),
-        ("broker", schema_of::<BrokerConfig>()),
-    ]
-}
-
-fn schema_of<T: JsonSchema>() -> Value {
+/// The schema that a type's own documentation makes.
+pub(super) fn schema_of<T: JsonSchema + ?Sized>() -> Value {
     SchemaGenerator::new(SchemaSettings::draft2020_12()).into_root_schema_for::<T>().to_value()
 }
 
@@ -117,7 +137,10 @@ pub(super) fn stage(section: Section, kind: Option<&dyn Kind>) -> Value {
     }
     if section.has_kinds() {
         required.push(json!("type"));
-        let of_kind = kind.map_or_else(|| json!({ "type": "string" }), |kind| json!({ "const": kind.name() }));
+        let of_kind = kind.map_or_else(
+            || json!({ "type": "string", "description": "Which kind it is." }),
+            |kind| json!({ "const": kind.name() }),
+        );
         fields.insert("type".into(), of_kind);
     }
     fields.extend(properties(&common).map(|(key, schema)| (key.clone(), schema.clone())));
@@ -153,7 +176,9 @@ pub(super) fn stage(section: Section, kind: Option<&dyn Kind>) -> Value {
         false => open.unwrap_or(json!(false)),
     };
     if let Some(kind) = kind {
-        schema.insert("description".into(), kind.about().into());
+        let own = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+        let about = format!("{}\n\n{own}", kind.about());
+        schema.insert("description".into(), about.trim().into());
     }
     for (key, value) in
         [("type", json!("object")), ("properties", fields.into()), ("required", required.into()), (closed, others)]
@@ -174,88 +199,9 @@ fn unwrapped(mut schema: Value) -> Value {
     schema
 }
 
-fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// The fields of an object's schema.
+pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
-}
-
-/// The JSON Schema of every topology that `registry` allows, for editors.
-pub fn json_schema(registry: &Registry) -> Value {
-    let mut definitions = Map::new();
-    let mut sections = Map::new();
-    let name = json!({ "type": "string", "pattern": "^[A-Za-z0-9_-]+$" });
-    sections.insert("topology".into(), name.clone());
-    for section in [Section::DeadLetter].into_iter().chain(Section::NAMED) {
-        let kinds = section.kinds(registry);
-        let mut stage_schema = match section.has_kinds() {
-            false => hoisted(stage(section, None), section.key(), &mut definitions),
-            true => {
-                let names: Vec<&str> = kinds.iter().map(|(name, _)| *name).collect();
-                json!({ "type": "object", "required": ["type"], "properties": { "type": { "enum": names } } })
-            }
-        };
-        let mut cases = Vec::new();
-        for (name, kind) in kinds {
-            let key = format!("{}.{name}", section.key());
-            let schema = hoisted(stage(section, Some(kind)), &key, &mut definitions);
-            definitions.insert(key.clone(), schema);
-            cases.push(json!({
-                "if": { "properties": { "type": { "const": name } }, "required": ["type"] },
-                "then": { "$ref": format!("#/$defs/{key}") },
-            }));
-        }
-        if !cases.is_empty() {
-            stage_schema["allOf"] = cases.into();
-        }
-        let schema = match section {
-            Section::DeadLetter => stage_schema,
-            _ => json!({ "type": "object", "propertyNames": name, "additionalProperties": stage_schema }),
-        };
-        sections.insert(section.key().into(), schema);
-    }
-    for (key, schema) in settings() {
-        let schema = hoisted(schema, key, &mut definitions);
-        sections.insert(key.into(), schema);
-    }
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "topology",
-        "type": "object",
-        "properties": sections,
-        "required": ["topology", "receivers", "sinks"],
-        "additionalProperties": false,
-        "$defs": definitions,
-    })
-}
-
-/// Moves the schema's own definitions to `definitions`, under names that start with `owner`.
-fn hoisted(mut schema: Value, owner: &str, definitions: &mut Map<String, Value>) -> Value {
-    fn rename(schema: &mut Value, owner: &str) {
-        match schema {
-            Value::Object(fields) => {
-                for (key, value) in fields {
-                    match value {
-                        Value::String(to) if key == "$ref" => {
-                            if let Some(name) = to.strip_prefix("#/$defs/") {
-                                *to = format!("#/$defs/{owner}.{name}");
-                            }
-                        }
-                        value => rename(value, owner),
-                    }
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| rename(item, owner)),
-            _ => {}
-        }
-    }
-    rename(&mut schema, owner);
-    if let Some(fields) = schema.as_object_mut() {
-        fields.remove("$schema");
-        fields.remove("title");
-        if let Some(Value::Object(own)) = fields.remove("$defs") {
-            definitions.extend(own.into_iter().map(|(name, schema)| (format!("{owner}.{name}"), schema)));
-        }
-    }
-    schema
 }
 
 /// Holds `node` against `schema` and reports what does not fit; `true`: it fits. Files are read, and text that came from

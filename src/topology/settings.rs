@@ -9,9 +9,62 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
+use super::schema::schema_of;
 use crate::payload::Feed;
 use crate::units::{Size, Span};
+
+/// A section of the file that is no stage.
+pub(super) trait Documented: JsonSchema {
+    /// Its key.
+    const KEY: &'static str;
+
+    /// It, as it could stand under its key; it passes the check.
+    const EXAMPLE: &'static str;
+}
+
+/// A [`Documented`] section, as a value.
+pub(super) struct Settings {
+    pub key: &'static str,
+    pub example: &'static str,
+    pub schema: Value,
+}
+
+/// All of them, in the order in which the check reads them.
+pub(super) fn all() -> [Settings; 5] {
+    fn of<T: Documented>() -> Settings {
+        Settings { key: T::KEY, example: T::EXAMPLE, schema: schema_of::<T>() }
+    }
+    [of::<Checkpoint>(), of::<IdentityPolicy>(), of::<Supervision>(), of::<TelemetryConfig>(), of::<BrokerConfig>()]
+}
+
+impl Documented for Checkpoint {
+    const KEY: &'static str = "checkpoint";
+    const EXAMPLE: &'static str = "interval: 10s\nstore: ./data/orders-state\n";
+}
+
+impl Documented for IdentityPolicy {
+    const KEY: &'static str = "identity";
+    const EXAMPLE: &'static str = "horizon: 2m\nmissing_id: dead_letter\n";
+}
+
+impl Documented for Supervision {
+    const KEY: &'static str = "supervision";
+    const EXAMPLE: &'static str =
+        "backoff: { min: 200ms, max: 30s }\ngive_up: { restarts: 10, within: 10m }\ndrain_timeout: 30s\n";
+}
+
+impl Documented for TelemetryConfig {
+    const KEY: &'static str = "telemetry";
+    const EXAMPLE: &'static str = "listen: 127.0.0.1:9464\n";
+}
+
+impl Documented for BrokerConfig {
+    const KEY: &'static str = "broker";
+    const EXAMPLE: &'static str =
+        "listen: 127.0.0.1:5672\nfeed:\n  - { queue: orders, payload: animals_csv, count: 1000 }\n";
+}
 
 /// When epochs end, and where the checkpoint log is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -25,7 +78,8 @@ pub struct Checkpoint {
     #[serde(with = "span")]
     #[schemars(with = "Span")]
     pub timeout: Duration,
-    /// The log of checkpoints: a folder, or `memory` for one that ends with the process.
+    /// The log of checkpoints: a folder, or `memory` for one that ends with the process. Where a sink is exactly once it
+    /// must be said.
     pub store: StoreConfig,
 }
 
@@ -76,7 +130,7 @@ impl JsonSchema for StoreConfig {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "store" })
+        json_schema!({ "type": "string", "format": "store", "x-editor": { "not": { "pattern": "://" } } })
     }
 
     fn inline_schema() -> bool {
@@ -97,7 +151,7 @@ pub struct IdentityPolicy {
     #[schemars(with = "Span")]
     pub in_doubt: Duration,
     /// How many ids a receiver remembers; at the limit its intake slows down, none is forgotten early.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "ids"))]
     pub max_ids: u64,
     /// What becomes of a message without an id.
     pub missing_id: MissingId,
@@ -183,10 +237,10 @@ impl Default for BackoffRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GiveUp {
-    /// This many.
-    #[schemars(range(min = 1))]
+    /// How many restarts without a commit between them are too many.
+    #[schemars(range(min = 1), extend("x-unit" = "restarts"))]
     pub restarts: u32,
-    /// Within this time.
+    /// Within how long.
     #[serde(with = "span")]
     #[schemars(with = "Span")]
     pub within: Duration,
@@ -229,15 +283,16 @@ impl Default for BrokerConfig {
 #[serde(default)]
 pub(super) struct ReceiverFields {
     /// How many consumers, each with a whole tree of stages of its own.
-    #[schemars(range(min = 1, max = 1024))]
+    #[schemars(range(min = 1, max = 1024), extend("x-unit" = "consumers"))]
     pub partitions: u32,
-    /// How many deliveries of one partition may be unsettled.
-    #[schemars(range(min = 1))]
+    /// How many deliveries of one partition may be unsettled; a checkpoint is taken when half of them are. With the bytes
+    /// below it bounds the memory.
+    #[schemars(range(min = 1), extend("x-unit" = "deliveries"))]
     pub max_unsettled: u64,
     /// How many bytes of one partition may be unsettled.
     pub max_unsettled_bytes: Size,
     /// Ends the run after this many messages of this receiver.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "messages"))]
     pub max_messages: Option<u64>,
     /// Ends the run after this time.
     pub max_time: Option<Span>,
@@ -247,7 +302,7 @@ impl Default for ReceiverFields {
     fn default() -> Self {
         Self {
             partitions: 1,
-            max_unsettled: 50_000,
+            max_unsettled: 25_000,
             max_unsettled_bytes: Size(64 << 20),
             max_messages: None,
             max_time: None,
@@ -260,7 +315,7 @@ impl Default for ReceiverFields {
 #[serde(default)]
 pub(super) struct BatcherFields {
     /// As many rows make a batch. At most the receiver's `max_unsettled`.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "rows"))]
     pub max_rows: u64,
     /// As many bytes make a batch.
     pub max_bytes: Size,
@@ -282,7 +337,7 @@ pub(super) struct SinkFields {
     pub delivery: Option<Delivery>,
 }
 
-/// See [`SinkFields::delivery`].
+/// What a sink promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Delivery {
@@ -299,7 +354,11 @@ impl JsonSchema for Listen {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "listen" })
+        json_schema!({
+            "type": "string",
+            "format": "listen",
+            "x-editor": { "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$" },
+        })
     }
 
     fn inline_schema() -> bool {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::node::{Content, Node};
 use super::problem::{Path, Report, Step, nearest, shown, suggestion};
+use super::words;
 
 /// Reports one violation below the node at `path`.
 pub(super) fn tell(error: &ValidationError<'_>, schema: &Value, node: &Node, path: &Path, report: &mut Report) {
@@ -130,17 +131,20 @@ impl<'a> Telling<'a, '_> {
     /// What would have been right.
     fn expectation(&self, error: &ValidationError<'_>) -> Option<Expected> {
         let here = self.schema_of(error);
-        let format = here.get("format").and_then(Value::as_str).and_then(phrase);
+        let format = here.get("format").and_then(Value::as_str).and_then(words::of_format);
         let plain = |text: String| Some(Expected::Phrase(text));
         match error.kind() {
             Violated::Type { .. } | Violated::Pattern { .. } | Violated::AnyOf { .. } if format.is_some() => {
                 plain(format?.to_owned())
             }
             Violated::Format { format } => {
-                plain(phrase(format).map_or_else(|| format!("a valid {format}"), str::to_owned))
+                plain(words::of_format(format).map_or_else(|| format!("a valid {format}"), str::to_owned))
             }
             Violated::Type { kind } => {
-                let names = types(kind).into_iter().filter(|name| *name != JsonType::Null).map(type_name);
+                let names = types(kind)
+                    .into_iter()
+                    .filter(|name| *name != JsonType::Null)
+                    .map(|name| words::of_type(name.as_str()));
                 plain(Vec::from_iter(names).join(" or ")).filter(|_| types(kind) != [JsonType::Null])
             }
             Violated::Pattern { pattern } => plain(format!("text that matches {pattern}")),
@@ -261,28 +265,4 @@ pub(super) fn found(node: &Node) -> String {
         Content::Scalar(Value::String(text)) => shown(text),
         Content::Scalar(value) => value.to_string(),
     }
-}
-
-fn type_name(name: JsonType) -> &'static str {
-    match name {
-        JsonType::Null => "nothing",
-        JsonType::Boolean => "true or false",
-        JsonType::Integer => "a whole number",
-        JsonType::Number => "a number",
-        JsonType::String => "text",
-        JsonType::Array => "a list",
-        JsonType::Object => "a map",
-    }
-}
-
-/// What a format of ours looks like.
-fn phrase(format: &str) -> Option<&'static str> {
-    Some(match format {
-        "span" => "a duration like 250ms, 10s, 2m or 7d",
-        "size" => "a size like 64MiB, 16KB or 1000",
-        "listen" => "an address with a port like 127.0.0.1:9464",
-        "store" => "a folder like ./state, or memory",
-        "secret" => "text",
-        _ => return None,
-    })
 }

@@ -164,6 +164,8 @@ struct Progress {
     /// For each row read, the input row.
     from: Vec<u32>,
     rejects: Vec<Rejected>,
+    /// Input rows of which something is null because it could not be read.
+    nulled: Vec<u32>,
 }
 
 impl<F: Format> Reader<F> {
@@ -300,6 +302,7 @@ impl<F: Format> Reader<F> {
             };
             progress.from.extend(std::iter::repeat_n(number, part.num_rows()));
             progress.parts.push(part);
+            progress.nulled.push(number);
             return Ok(());
         }
         if self.on_error == OnError::Fail {
@@ -316,7 +319,7 @@ impl<F: Format> Reader<F> {
     }
 
     fn done(&self, rows: usize, progress: Progress) -> Result<Read> {
-        let Progress { parts, from, rejects } = progress;
+        let Progress { parts, from, rejects, nulled } = progress;
         let read = match parts.as_slice() {
             [part] => part.clone(),
             parts => concat_batches(&self.schema(), parts).map_err(broken)?,
@@ -331,9 +334,9 @@ impl<F: Format> Reader<F> {
         let mut columns = read.columns().to_vec();
         if self.records == Records::Many {
             columns.insert(0, numbers(&from));
-            return Ok(Read { columns, from: Some(from), rejects });
+            return Ok(Read { columns, from: Some(from), rejects, nulled });
         }
-        Ok(Read { columns, from: (from.len() != rows).then_some(from), rejects })
+        Ok(Read { columns, from: (from.len() != rows).then_some(from), rejects, nulled })
     }
 }
 

@@ -4,6 +4,7 @@
 //! column is nullable, and a `timestamp` is in microseconds and UTC, as Delta tables keep it. A date or timestamp may
 //! have a `format`; its text is then read by that format alone.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Date32Array, PrimitiveArray};
@@ -11,7 +12,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit, TimestampMicrosecondType};
 use chrono::format::{Fixed, Item, StrftimeItems};
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::Ordered;
@@ -23,7 +24,7 @@ use crate::flow::registry::ConfigError;
 #[serde(untagged)]
 pub enum ColumnType {
     /// `int64`, `utf8`, `decimal(10,2)`, `timestamp`, `list<int32>`, …
-    Name(String),
+    Name(#[schemars(with = "TypeName")] String),
     /// A type with a format.
     Formatted(Formatted),
 }
@@ -47,7 +48,7 @@ pub(super) struct Column {
     format: Option<String>,
 }
 
-/// The names that an error message offers; each has aliases in [`scalar`].
+/// The names that an error message offers; each has aliases in [`SCALARS`].
 const NAMES: [&str; 21] = [
     "int64",
     "int32",
@@ -72,34 +73,62 @@ const NAMES: [&str; 21] = [
     "struct<name: t>",
 ];
 
+/// The names of a type in lower case, the first of them ours, and the type.
+type Scalar = (&'static [&'static str], fn() -> DataType);
+
+/// Every scalar type.
+const SCALARS: [Scalar; 21] = [
+    (&["int64", "bigint", "long"], || DataType::Int64),
+    (&["int32", "int", "integer"], || DataType::Int32),
+    (&["int16", "smallint", "short"], || DataType::Int16),
+    (&["int8", "tinyint"], || DataType::Int8),
+    (&["uint64"], || DataType::UInt64),
+    (&["uint32"], || DataType::UInt32),
+    (&["uint16"], || DataType::UInt16),
+    (&["uint8"], || DataType::UInt8),
+    (&["float64", "double", "double precision"], || DataType::Float64),
+    (&["float32", "float", "real"], || DataType::Float32),
+    (&["boolean", "bool"], || DataType::Boolean),
+    (&["utf8", "string", "text", "varchar", "char"], || DataType::Utf8),
+    (&["binary", "bytes", "varbinary"], || DataType::Binary),
+    (&["date", "date32"], || DataType::Date32),
+    (&["time", "time64"], || DataType::Time64(TimeUnit::Microsecond)),
+    (&["timestamp", "timestamp_us", "timestamptz", "timestamp with time zone", "datetime"], || {
+        utc(TimeUnit::Microsecond)
+    }),
+    (&["timestamp_s"], || utc(TimeUnit::Second)),
+    (&["timestamp_ms"], || utc(TimeUnit::Millisecond)),
+    (&["timestamp_ns"], || utc(TimeUnit::Nanosecond)),
+    (&["timestamp_ntz", "timestamp without time zone"], || DataType::Timestamp(TimeUnit::Microsecond, None)),
+    (&["decimal", "numeric"], || DataType::Decimal128(38, 10)),
+];
+
+fn utc(unit: TimeUnit) -> DataType {
+    DataType::Timestamp(unit, Some("UTC".into()))
+}
+
 fn scalar(name: &str) -> Option<DataType> {
-    let utc = |unit| DataType::Timestamp(unit, Some("UTC".into()));
-    Some(match name {
-        "int64" | "bigint" | "long" => DataType::Int64,
-        "int32" | "int" | "integer" => DataType::Int32,
-        "int16" | "smallint" | "short" => DataType::Int16,
-        "int8" | "tinyint" => DataType::Int8,
-        "uint64" => DataType::UInt64,
-        "uint32" => DataType::UInt32,
-        "uint16" => DataType::UInt16,
-        "uint8" => DataType::UInt8,
-        "float64" | "double" | "double precision" => DataType::Float64,
-        "float32" | "float" | "real" => DataType::Float32,
-        "boolean" | "bool" => DataType::Boolean,
-        "utf8" | "string" | "text" | "varchar" | "char" => DataType::Utf8,
-        "binary" | "bytes" | "varbinary" => DataType::Binary,
-        "date" | "date32" => DataType::Date32,
-        "time" | "time64" => DataType::Time64(TimeUnit::Microsecond),
-        "timestamp" | "timestamp_us" | "timestamptz" | "timestamp with time zone" | "datetime" => {
-            utc(TimeUnit::Microsecond)
-        }
-        "timestamp_s" => utc(TimeUnit::Second),
-        "timestamp_ms" => utc(TimeUnit::Millisecond),
-        "timestamp_ns" => utc(TimeUnit::Nanosecond),
-        "timestamp_ntz" | "timestamp without time zone" => DataType::Timestamp(TimeUnit::Microsecond, None),
-        "decimal" | "numeric" => DataType::Decimal128(38, 10),
-        _ => return None,
-    })
+    SCALARS.iter().find(|(names, _)| names.contains(&name)).map(|(_, of)| of())
+}
+
+/// The schema of a type's name. An editor flags a word that is no type; what has brackets or capitals in it is left to
+/// the check, which also names the nearest type.
+struct TypeName;
+
+impl JsonSchema for TypeName {
+    fn schema_name() -> Cow<'static, str> {
+        "TypeName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> schemars::Schema {
+        let names: Vec<&str> = SCALARS.iter().flat_map(|(names, _)| names.iter().copied()).collect();
+        let pattern = format!("^ *({}) *$|[^a-z0-9_ ]", names.join("|"));
+        json_schema!({ "type": "string", "x-editor": { "pattern": pattern } })
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
 }
 
 /// How deep types may be nested in one another.

@@ -23,10 +23,13 @@ use super::{ColumnType, OnError, Ordered, configured};
 use crate::flow::registry::{ConfigError, Kind, Planned, TranslatorKind};
 use crate::flow::{Translator, TranslatorFactory};
 
-/// A `csv` translator.
+/// Gives the message columns id, sent and received, then the declared columns. There is no header line, and nothing is
+/// guessed from the data.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 pub struct CsvConfig {
-    /// The fields of a line, in order: name and type. All are nullable.
+    /// The fields of a line, in order: name and type. All are nullable. A type is an Arrow name or an SQL alias, like
+    /// int64, utf8, boolean, timestamp, date or "decimal(10,2)"; a date or timestamp may have a format of its own:
+    /// `{ type: date, format: "%d.%m.%Y" }`.
     pub columns: Ordered<ColumnType>,
     /// One character between fields.
     #[serde(default = "comma")]
@@ -37,7 +40,8 @@ pub struct CsvConfig {
     /// One character that takes the meaning from a quote inside of quotes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escape: Option<String>,
-    /// Fields that are null, like `["", "NULL"]`. Without it, the empty field.
+    /// Fields that are null, like `["", "NULL"]`. Without it, the empty field. A line with nothing in it is no record;
+    /// where there is one column, a null is written as `""`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null: Option<Vec<String>>,
     /// How many records a body holds.
@@ -69,15 +73,14 @@ impl Kind for Csv {
     }
 
     fn about(&self) -> &'static str {
-        "reads a body as a line of comma-separated fields"
+        "the body as a line of separated fields, into declared columns"
     }
 
     fn example(&self) -> &'static str {
-        r#"from: orders
-type: csv
-columns: { row_num: int64, animal: utf8, price: "decimal(10,2)", born: { type: date, format: "%d.%m.%Y" } }
+        r#"type: csv
+columns: { generator_id: utf8, row_num: int64, animal: utf8, color: utf8, count: int32, datetime: timestamp }
 keep: [properties]
-where: row_num > 0
+where: row_num >= 0
 derive: { sent_dt: to_date(sent) }
 "#
     }

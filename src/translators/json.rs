@@ -25,10 +25,13 @@ use super::{ColumnType, OnError, Ordered, configured};
 use crate::flow::registry::{ConfigError, Kind, Planned, TranslatorKind};
 use crate::flow::{Translator, TranslatorFactory};
 
-/// A `json` translator.
+/// Gives the message columns id, sent and received, then the declared columns. Keys that are not declared are skipped,
+/// missing ones are null, and types are strict: the string "42" is no integer.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 pub struct JsonConfig {
-    /// The keys to read, with their types. All are nullable.
+    /// The keys to read, with their types. All are nullable. A type is an Arrow name or an SQL alias, like int64, utf8,
+    /// boolean, timestamp, date or "decimal(10,2)", or nested: "list<int32>", "struct<name: utf8>"; a date or timestamp
+    /// may have a format of its own: `{ type: date, format: "%d.%m.%Y" }`.
     pub columns: Ordered<ColumnType>,
     /// How many records a body holds.
     #[serde(default)]
@@ -51,12 +54,11 @@ impl Kind for Json {
     }
 
     fn about(&self) -> &'static str {
-        "reads a body as a JSON object"
+        "the body as a JSON object, into declared columns"
     }
 
     fn example(&self) -> &'static str {
-        r#"from: orders
-type: json
+        r#"type: json
 columns: { row_num: bigint, animal: string, tags: list<string>, owner: "struct<name: utf8, age: int32>" }
 on_error: dead_letter
 derive: { sent_dt: to_date(sent), owner_name: "owner['name']" }
@@ -69,6 +71,10 @@ derive: { sent_dt: to_date(sent), owner_name: "owner['name']" }
 }
 
 impl TranslatorKind for Json {
+    fn sample(&self) -> Option<&'static str> {
+        Some(r#"{ "row_num": 1, "animal": "cat", "tags": ["small"], "owner": { "name": "Ann", "age": 41 } }"#)
+    }
+
     fn plan(&self, config: &Value, input: &SchemaRef) -> Planned<dyn TranslatorFactory> {
         let config: JsonConfig = configured(config)?;
         let value = Bodies::column(input)?;
@@ -84,7 +90,7 @@ impl TranslatorKind for Json {
 }
 
 /// Columns of types that the decoder does not know.
-fn unreadable(columns: &[Column]) -> Vec<ConfigError> {
+pub(super) fn unreadable(columns: &[Column]) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     for column in columns {
         if let Err(error) = ReaderBuilder::new_with_field(column.decoded()).build_decoder() {
@@ -114,7 +120,7 @@ impl TranslatorFactory for Factory {
     }
 }
 
-struct JsonFormat {
+pub(super) struct JsonFormat {
     schema: SchemaRef,
     expected: Expected,
     records: Records,
@@ -125,7 +131,7 @@ struct JsonFormat {
 }
 
 impl JsonFormat {
-    fn new(columns: &[Column], records: Records) -> Self {
+    pub(super) fn new(columns: &[Column], records: Records) -> Self {
         let schema = bodies::decoded(columns);
         let expected = Expected::object(schema.fields());
         Self { schema, expected, records, decoder: None, room: 0, faults: Vec::new() }

@@ -5,8 +5,8 @@
 //! `sent` and `received` (those that the receiver has), then the declared columns, then what `keep` names, then what is
 //! derived; `select` replaces that list. The output is known when the topology is planned.
 //!
-//! A translator of your own is a [`TranslatorKind`] in a [`Registry`]; [`Shape`] gives it `keep`, `where`, `derive` and
-//! `select`.
+//! A translator of your own is a [`MessageMapper`], or a [`TranslatorKind`] in full, in a [`Registry`]; [`Shape`] gives it
+//! `keep`, `where`, `derive` and `select`.
 //!
 //! What is deliberately not here: reading a schema out of the data, header lines, and state between batches.
 //!
@@ -17,6 +17,7 @@ mod columns;
 mod csv;
 mod json;
 mod json_check;
+mod mapped;
 mod ordered;
 mod shape;
 mod text;
@@ -32,6 +33,7 @@ pub use bodies::Records;
 pub use columns::{ColumnType, Formatted};
 pub use csv::{Csv, CsvConfig};
 pub use json::{Json, JsonConfig};
+pub use mapped::{Message, MessageMapper, TranslatorOf};
 pub use ordered::Ordered;
 pub use shape::{Base, IDENTITY, Read, Shape, Shaper};
 pub use text::{Binary, PlainConfig, Text};

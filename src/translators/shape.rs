@@ -59,6 +59,8 @@ pub struct Read {
     pub from: Option<Vec<u32>>,
     /// The input rows that could not be read; none of them is in `from`.
     pub rejects: Vec<Rejected>,
+    /// The input rows of which something could not be read and is null instead (`on_error: null`).
+    pub nulled: Vec<u32>,
 }
 
 impl Shape {
@@ -278,7 +280,7 @@ impl Shaper {
 
     /// Shapes what was read from `raw`.
     pub fn shape(&self, raw: &Raw, read: Read) -> flow::Result<Translated> {
-        let Read { columns, from, mut rejects } = read;
+        let Read { columns, from, mut rejects, nulled } = read;
         let rows = from.as_ref().map_or(raw.len(), Vec::len);
         // Rows that stand for themselves need no copy of the message columns.
         let taken = from.as_ref().filter(|from| !is_all(from, raw.len()));
@@ -321,10 +323,21 @@ impl Shaper {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(work.from.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), output, &options).map_err(broken)?;
+        let nulled = self.nulled(nulled, &work);
         let batch = self.without_failed(batch, &mut work, &mut rejects)?;
         let origin = work.from.iter().map(|row| raw.origin[*row as usize]).collect();
         rejects.sort_by_key(|reject| reject.row);
-        Ok(Translated { rows: Rows { columns: batch, origin }, rejects })
+        Ok(Translated { rows: Rows { columns: batch, origin }, rejects, nulled })
+    }
+
+    /// How many messages have a null for what could not be read or computed.
+    fn nulled(&self, mut nulled: Vec<u32>, work: &Work) -> u64 {
+        if self.on_error == OnError::Null {
+            nulled.extend(work.failed.iter().map(|(row, _)| *row));
+        }
+        nulled.sort_unstable();
+        nulled.dedup();
+        nulled.len() as u64
     }
 
     /// Takes out every row of a message of which an expression failed on one.

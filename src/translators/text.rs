@@ -18,7 +18,7 @@ use super::{OnError, configured};
 use crate::flow::registry::{Kind, Planned, TranslatorKind};
 use crate::flow::{Raw, Reason, Rejected, Result, Translated, Translator, TranslatorFactory};
 
-/// A `text` or `binary` translator.
+/// The column `value` is the body. Expressions are SQL.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 pub struct PlainConfig {
     /// What becomes of a message that cannot be translated.
@@ -43,11 +43,11 @@ impl Kind for Text {
     }
 
     fn about(&self) -> &'static str {
-        "takes a body as text"
+        "the body as text, with all message columns"
     }
 
     fn example(&self) -> &'static str {
-        "from: orders\ntype: text\nwhere: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
+        "type: text\nwhere: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
     }
 
     fn schema(&self) -> Schema {
@@ -61,11 +61,11 @@ impl Kind for Binary {
     }
 
     fn about(&self) -> &'static str {
-        "takes a body as bytes"
+        "the body as bytes, with all message columns"
     }
 
     fn example(&self) -> &'static str {
-        "from: orders\ntype: binary\nselect: [id, sent, \"encode(value, 'hex') AS hex\"]\n"
+        "type: binary\nselect: [id, sent, \"encode(value, 'hex') AS hex\"]\n"
     }
 
     fn schema(&self) -> Schema {
@@ -116,28 +116,34 @@ impl Translator for Plain {
         let bodies = raw.columns.column(self.value);
         // Bytes that are no text become null.
         let values = cast(bodies, &self.data_type).map_err(broken)?;
-        if values.null_count() == bodies.null_count() || self.on_error == OnError::Null {
-            return self.shaper.shape(raw, Read { columns: vec![values], from: None, rejects: Vec::new() });
+        if values.null_count() == bodies.null_count() {
+            let read = Read { columns: vec![values], from: None, rejects: Vec::new(), nulled: Vec::new() };
+            return self.shaper.shape(raw, read);
         }
-        self.without_broken(raw, bodies, &values)
+        self.with_broken(raw, bodies, values)
     }
 }
 
 impl Plain {
-    fn without_broken(&self, raw: &Raw, bodies: &ArrayRef, values: &ArrayRef) -> Result<Translated> {
+    /// Some bodies are no text: they are null, or rejected, or the end, as `on_error` says.
+    fn with_broken(&self, raw: &Raw, bodies: &ArrayRef, values: ArrayRef) -> Result<Translated> {
         let detail = || "the body is not UTF-8".to_owned();
-        let (mut from, mut rejects) = (Vec::new(), Vec::new());
-        let (had, has) = (is_not_null(bodies).map_err(broken)?, is_not_null(values).map_err(broken)?);
+        let (mut from, mut rejects, mut nulled) = (Vec::new(), Vec::new(), Vec::new());
+        let (had, has) = (is_not_null(bodies).map_err(broken)?, is_not_null(&values).map_err(broken)?);
         for (row, (had, has)) in (0_u32..).zip(had.values().iter().zip(has.values())) {
             match had && !has {
                 false => from.push(row),
                 true if self.on_error == OnError::Fail => return Err(stop(row, &detail())),
+                true if self.on_error == OnError::Null => nulled.push(row),
                 true => rejects.push(Rejected { row, reason: Reason::Decode, detail: detail() }),
             }
         }
+        if self.on_error == OnError::Null {
+            return self.shaper.shape(raw, Read { columns: vec![values], from: None, rejects, nulled });
+        }
         let rows = arrow::array::UInt32Array::from(from.clone());
-        let values = arrow::compute::take(values, &rows, None).map_err(broken)?;
-        self.shaper.shape(raw, Read { columns: vec![values], from: Some(from), rejects })
+        let values = arrow::compute::take(&values, &rows, None).map_err(broken)?;
+        self.shaper.shape(raw, Read { columns: vec![values], from: Some(from), rejects, nulled })
     }
 }
 
@@ -171,7 +177,7 @@ mod tests {
         assert_eq!(out.rejects.iter().map(|r| (r.row, r.reason)).collect::<Vec<_>>(), [(1, Reason::Decode)]);
 
         let out = translated(&Text, json!({ "on_error": "null" }), &raw);
-        assert_eq!((out.rows.len(), out.rejects.len()), (4, 0));
+        assert_eq!((out.rows.len(), out.rejects.len(), out.nulled), (4, 0, 1));
 
         let out = translated(&Binary, json!({}), &raw);
         assert_eq!(out.rows.columns, raw.columns);

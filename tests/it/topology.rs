@@ -14,6 +14,7 @@ use distributary::topology::{
 };
 use proptest::prelude::*;
 
+mod components;
 mod kinds;
 
 /// Variables, and files by their path.
@@ -516,32 +517,6 @@ fn every_topology_that_comes_with_the_program_is_accepted() {
         }
     }
     assert!(count >= 5);
-}
-
-#[test]
-fn the_example_of_every_kind_is_accepted() {
-    let registry = standard();
-    let below = |example: &str| example.lines().map(|line| format!("    {line}\n")).collect::<String>();
-    let whole = |receiver: &str, more: &str, from: &str, sink: &str| {
-        format!(
-            "topology: t\nreceivers:\n  orders:\n{}{more}\nsinks:\n  last:\n    from: {from}\n{}\ncheckpoint: {{ store: memory }}",
-            below(receiver),
-            below(sink)
-        )
-    };
-    let receiver = registry.sources()["generator"].example();
-    let console = registry.sinks()["console"].example();
-    let mut texts: Vec<String> =
-        registry.sources().values().map(|kind| whole(kind.example(), "", "orders", console)).collect();
-    texts.extend(registry.translators().values().map(|kind| {
-        whole(receiver, &format!("translators:\n  parsed:\n{}", below(kind.example())), "parsed", console)
-    }));
-    texts.extend(registry.sinks().values().map(|kind| whole(receiver, "", "orders", kind.example())));
-    for text in texts {
-        if let Err(problems) = load(&text, "t.yaml", &Given::default(), &registry) {
-            panic!("{text}\n{problems}");
-        }
-    }
 }
 
 /// What random texts are made of.

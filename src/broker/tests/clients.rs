@@ -209,6 +209,35 @@ async fn stopping_closes_connections_with_a_reason() {
     });
 }
 
+/// Neither a feed that waits for room, nor one that waits for its next message, nor one whose answers are still to come.
+#[tokio::test]
+async fn a_feed_under_way_does_not_hold_up_the_end() {
+    within!({
+        let feeds = [
+            serde_json::json!({ "queue": "q", "payload": { "template": "{random:1000}" } }),
+            serde_json::json!({ "queue": "q", "rate": 0.01 }),
+            serde_json::json!({ "queue": "q", "count": 100_000 }),
+        ];
+        for feed in feeds {
+            let feed = serde_json::from_value(feed).expect("a feed");
+            let max_memory = crate::units::Size(1_000_000);
+            let config = BrokerConfig { feed: vec![feed], max_memory, ..BrokerConfig::default() };
+            let broker = Broker::start(config).expect("starts");
+            let mut before = until(&broker, "q", |stats| stats.ready > 0).await.ready;
+            // Until it stands still, in one of these ways.
+            loop {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                let now = broker.queue("q").ready;
+                if now == before {
+                    break;
+                }
+                before = now;
+            }
+            tokio::time::timeout(std::time::Duration::from_secs(3), broker.stop()).await.expect("ends soon");
+        }
+    });
+}
+
 #[tokio::test]
 async fn a_full_memory_holds_producers_until_consumers_make_room() {
     within!({

@@ -1,6 +1,7 @@
 //! The entries that a ledger writes: which reports go in, what it must name again, and how far the floor may rise.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use uuid::Uuid;
 
@@ -46,7 +47,7 @@ impl Ledger {
             actions.push(Action::Drained { written: false });
             return;
         }
-        let floor = self.log.last + 1;
+        let floor = self.next_floor(seens);
         self.create(Kind::Drained, Vec::new(), floor, seens, now, actions);
     }
 
@@ -77,7 +78,7 @@ impl Ledger {
                 row,
             }));
         }
-        let entry = Box::new(Entry {
+        let entry = Arc::new(Entry {
             number,
             // Of this process and this number there is one attempt only.
             attempt: Uuid::from_u128(self.begun.session.as_u128() ^ u128::from(number)),
@@ -98,20 +99,18 @@ impl Ledger {
     }
 
     /// How far the floor may rise (protocol R4): over no part that is not committed by all its sinks, and only as far as
-    /// what must be named again stays small against the entries it frees.
+    /// what must be named again stays small, or the log would become longer than it may.
     fn next_floor(&self, seens: &Seens<'_>) -> u64 {
         let number = self.log.last + 1;
         let uncommitted = self.members.iter().filter(|(_, member)| member.committing.is_some());
         let uncommitted = uncommitted.filter_map(|(partition, _)| Some(self.log.newest.get(partition)?.number));
         let limit = uncommitted.min().unwrap_or(number);
-        if self.log.numbers.len() >= self.config.entry_limit {
-            return limit;
-        }
         let mut floor = self.log.floor;
         let mut copies = 0;
         while floor < limit {
             copies += seens.values().map(|seen| seen.undischarged_at(floor)).sum::<usize>();
-            if copies > self.config.copy_limit {
+            let short_enough = number - floor < self.config.entry_limit as u64;
+            if copies > self.config.copy_limit && short_enough {
                 break;
             }
             floor += 1;

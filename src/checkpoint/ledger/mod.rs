@@ -12,6 +12,7 @@ mod tests;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Begun, Entry, Kind, Log, Newest};
 use crate::flow::mutation::{Rule, removed};
@@ -36,7 +37,7 @@ pub struct Ledger {
     deferred: bool,
     draining: bool,
     /// The create that has no answer yet.
-    outstanding: Option<Box<Entry>>,
+    outstanding: Option<Arc<Entry>>,
     lost: bool,
 }
 
@@ -213,9 +214,9 @@ impl Ledger {
     }
 
     /// What R1 forbids: to write the entry after somebody else's.
-    fn write_after(&mut self, number: u64, mut entry: Box<Entry>) -> Action {
+    fn write_after(&mut self, number: u64, mut entry: Arc<Entry>) -> Action {
         self.log.last = number;
-        entry.number = number + 1;
+        Arc::make_mut(&mut entry).number = number + 1;
         self.outstanding = Some(entry.clone());
         Action::Create(entry)
     }

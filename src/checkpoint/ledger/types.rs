@@ -182,7 +182,7 @@ pub enum Action {
         rejected: Vec<Identity>,
     },
     /// Create this entry, repeat until it answers, list, and say `Stored` or `Foreign`.
-    Create(Box<Entry>),
+    Create(Arc<Entry>),
     /// Sinks show a stored epoch. Sinks that are not named have nothing to show.
     Commit {
         /// Whose.

@@ -1,6 +1,7 @@
 //! A living process: facts go into its real ledger, and what the ledger decides is carried out on the model.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::explore::Violation;
 use super::scope::{self, Model, identity, message};
@@ -158,7 +159,7 @@ impl World {
             }
             Action::Create(entry) => {
                 let store = self.process(id).store;
-                let entry = Shared::new(*entry);
+                let entry = Shared::new(Arc::unwrap_or_clone(entry));
                 self.creates.push(Create { process: id, store, entry, awaited: true, landed: None });
             }
             Action::Commit { partition, generation, epoch, commits } => {

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::{CheckpointStore, Created, StoreError};
 use crate::checkpoint::Entry;
+use crate::objects::writable;
 
 /// A directory. Holds its lock until dropped.
 #[derive(Debug)]
@@ -49,6 +51,16 @@ impl LocalStore {
             }
         }
         Ok(Self(Arc::new(Inner { root, _lock: Some(lock) })))
+    }
+
+    /// As [`open`](Self::open), but makes nothing: `None` if there is no store, and it could be made.
+    pub fn open_existing(root: impl Into<PathBuf>) -> Result<Option<Self>, StoreError> {
+        let root = root.into();
+        let folder = root.join("entry");
+        let found = folder.is_dir().then(|| Self::open(&root)).transpose()?;
+        let refused = |error| StoreError::Away { place: root.display().to_string(), cause: io::Error::other(error) };
+        writable(&folder).map_err(refused)?;
+        Ok(found)
     }
 
     /// The store in `root`, to look at only: without its lock, so also while a process has it.
@@ -104,15 +116,13 @@ impl Inner {
         Entry::decode(&bytes).map(Some).map_err(|cause| StoreError::Unreadable { place: place(), number, cause })
     }
 
-    fn create(&self, entry: &Entry) -> Result<Created, StoreError> {
+    fn create(&self, number: u64, attempt: Uuid, bytes: &[u8]) -> Result<Created, StoreError> {
         let folder = self.root.join("entry");
-        let temporary = folder.join(format!("{TEMPORARY}{}", entry.attempt));
-        let landed = write_whole(&temporary, &entry.encode()).and_then(|()| {
-            match fs::hard_link(&temporary, self.path(entry.number)) {
-                Ok(()) => Ok(true),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                Err(error) => Err(error),
-            }
+        let temporary = folder.join(format!("{TEMPORARY}{attempt}"));
+        let landed = write_whole(&temporary, bytes).and_then(|()| match fs::hard_link(&temporary, self.path(number)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
         });
         let _ = fs::remove_file(&temporary);
         let landed = landed.map_err(|e| self.away(e))?;
@@ -120,10 +130,10 @@ impl Inner {
         if landed {
             return Ok(Created::Created);
         }
-        match self.read(entry.number)? {
+        match self.read(number)? {
             Some(entry) => Ok(Created::AlreadyExists(Box::new(entry))),
             // Deleted meanwhile: whoever deletes has the log.
-            None => Err(self.away(io::Error::other(format!("entry {} was there and is gone", entry.number)))),
+            None => Err(self.away(io::Error::other(format!("entry {number} was there and is gone")))),
         }
     }
 }
@@ -145,8 +155,9 @@ impl CheckpointStore for LocalStore {
     }
 
     async fn create(&self, entry: &Entry) -> Result<Created, StoreError> {
-        let entry = entry.clone();
-        self.run(move |inner| inner.create(&entry)).await
+        // An entry may name millions of identities: it is encoded where it is, not copied to where files are written.
+        let (number, attempt, bytes) = (entry.number, entry.attempt, entry.encode());
+        self.run(move |inner| inner.create(number, attempt, &bytes)).await
     }
 
     async fn delete(&self, number: u64) -> Result<(), StoreError> {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::flow::registry::ConfigError;
 use crate::flow::{Result, Secret, SourceContext, StageError};
@@ -36,10 +36,11 @@ pub struct Config {
     pub user: Option<String>,
     /// The user's password, read again at each connect.
     pub password: Option<Secret>,
-    /// How bodies are read: `text` gives utf8 and rejects what is not UTF-8, `binary` gives the bytes.
+    /// How bodies are read.
     #[serde(default)]
     pub format: Format,
-    /// A peer that has sent nothing for this long is gone. Half of it is what the broker is told.
+    /// A peer that has sent nothing for this long is gone. Half of it is what the broker is told. At most half of
+    /// `identity.horizon`.
     #[serde(default = "idle_timeout")]
     #[schemars(default = "idle_timeout")]
     pub idle_timeout: Span,
@@ -63,13 +64,13 @@ pub struct Config {
 }
 
 /// How bodies are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// utf8.
+    /// As text, utf8; a body that is none is rejected.
     #[default]
     Text,
-    /// Bytes.
+    /// As it is, binary.
     Binary,
 }
 

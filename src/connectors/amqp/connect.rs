@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use super::Plan;
 use super::config::Place;
 use super::credit::Credit;
+use super::frames::Frames;
 use super::link::{Attached, Cutting, Inbox, start};
 use super::reaction::{Failure, explain};
 use super::rows::{Headers, Rows};
@@ -59,12 +60,7 @@ impl Source for Consumer {
             line.cut();
             let _ = timeout(HANG_UP_LIMIT, line.closed()).await;
         }
-        let login = self.plan.address.login()?;
-        let place = Place {
-            host: self.plan.address.host(&self.context)?,
-            queue: self.plan.config.queue.clone(),
-            user: login.as_ref().map(|(user, _)| user.clone()),
-        };
+        let (place, login) = self.place()?;
         let limit = self.plan.config.connect_timeout.0;
         let mut step = "connecting";
         let opened = timeout(limit, self.open(&place, login, &mut step)).await;
@@ -77,9 +73,26 @@ impl Source for Consumer {
         let inbox = Inbox { rows: Rows::new(self.plan.config.format, Headers::of(&peer)), credit: Credit::new(&peer) };
         Ok(start(attached, inbox, place, self.plan.config.idle_timeout.0))
     }
+
+    async fn probe(&mut self) -> Result<String> {
+        let (place, _) = self.place()?;
+        self.connect().await?.close().await;
+        Ok(format!("{place}, {}: attached to queue '{}', nothing taken", place.whom(), place.queue))
+    }
 }
 
 impl Consumer {
+    /// Where it connects and as whom, read now: user and password for the wire, the place for people.
+    fn place(&self) -> Result<(Place, Option<(String, String)>)> {
+        let login = self.plan.address.login()?;
+        let place = Place {
+            host: self.plan.address.host(&self.context)?,
+            queue: self.plan.config.queue.clone(),
+            user: login.as_ref().map(|(user, _)| user.clone()),
+        };
+        Ok((place, login))
+    }
+
     async fn open(
         &self,
         place: &Place,
@@ -102,7 +115,7 @@ impl Consumer {
         step: &mut &'static str,
     ) -> Result<Attached, Failure> {
         let config = &self.plan.config;
-        let (wire, line) = Wire::new(stream);
+        let (wire, line) = Wire::new(stream, Frames::listened_to(&self.context.partition, place));
         let line = Cutting(line);
         *step = "opening the connection";
         let profile = match login {

@@ -12,6 +12,7 @@ mod config;
 mod connect;
 mod content;
 mod credit;
+mod frames;
 mod link;
 mod reaction;
 mod rows;
@@ -20,6 +21,7 @@ mod tests;
 mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
 use serde_json::Value;
@@ -41,11 +43,17 @@ impl Kind for Amqp {
     }
 
     fn about(&self) -> &'static str {
-        "a queue over AMQP 1.0"
+        "a queue of an AMQP 1.0 broker"
     }
 
     fn example(&self) -> &'static str {
-        "type: amqp\nurl: amqp://localhost:5672\nqueue: orders\nuser: reader\npassword: secret\n"
+        r#"type: amqp
+url: "${AMQP_URL:-amqp://127.0.0.1:5672}"
+queue: orders
+user: "${AMQP_USER:-guest}"
+password: "${AMQP_PASSWORD:-guest}"
+partitions: 2
+"#
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -84,6 +92,10 @@ impl SourceFactory for Factory {
 
     fn source(&self, context: SourceContext) -> Box<dyn Source> {
         Box::new(Consumer::new(self.0.clone(), context))
+    }
+
+    fn idle_timeout(&self) -> Option<Duration> {
+        Some(self.0.config.idle_timeout.0)
     }
 }
 

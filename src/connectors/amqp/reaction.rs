@@ -223,7 +223,7 @@ fn reaction(error: &PeerError) -> Reaction {
 }
 
 /// The condition as the specification writes it, and the peer's text.
-fn said(error: &PeerError) -> String {
+pub(super) fn said(error: &PeerError) -> String {
     let condition = match &error.condition {
         ErrorCondition::AmqpError(e) => Symbol::from(e),
         ErrorCondition::ConnectionError(e) => Symbol::from(e),

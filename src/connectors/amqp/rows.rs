@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::builder::{
     BinaryBuilder, BooleanBuilder, Int32Builder, MapBuilder, StringBuilder, TimestampMillisecondBuilder,
 };
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, SchemaRef};
 use fe2o3_amqp_types::messaging::{Body, Header, Message};
 use serde_amqp::Value;
@@ -202,7 +202,7 @@ impl Rows {
         if self.deliveries.is_empty() {
             return;
         }
-        let columns: Vec<ArrayRef> = vec![
+        let mut columns: Vec<ArrayRef> = vec![
             Arc::new(self.id.finish()),
             Arc::new(self.sent.finish()),
             Arc::new(self.received.finish()),
@@ -211,6 +211,8 @@ impl Rows {
             Arc::new(self.redelivered.finish()),
             Arc::new(self.delivery_count.finish()),
         ];
+        // They stay until they are settled, for the dead letter: a builder's spare room would stay as long.
+        columns.iter_mut().for_each(ArrayRef::shrink_to_fit);
         let columns = RecordBatch::try_new(self::columns(self.format), columns)
             .unwrap_or_else(|e| unreachable!("the builders make these columns: {e}"));
         let deliveries = std::mem::take(&mut self.deliveries);

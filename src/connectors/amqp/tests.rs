@@ -51,7 +51,7 @@ fn room(deliveries: usize) -> Room {
 async fn receive(intake: &mut Box<dyn Intake>, room: Room) -> (Raw, Vec<Delivery>, Vec<Rejected>) {
     match soon(intake.receive(room)).await.expect("a batch") {
         Received::Batch { raw, deliveries, rejects } => (raw, deliveries, rejects),
-        Received::End => panic!("a queue has no end"),
+        Received::Exhausted | Received::End => panic!("a queue has no end"),
     }
 }
 

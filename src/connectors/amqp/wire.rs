@@ -5,6 +5,8 @@
 //! - **when the peer last sent something**, so that a link on a dead cable stops counting as attached;
 //! - **a cut**: the socket closes at once, whatever the library still waits for, and one can await that it did.
 //!
+//! It is also where frames can be listened to, both ways ([`Frames`]).
+//!
 //! It never changes what passes.
 
 use std::fmt;
@@ -23,6 +25,7 @@ use serde_amqp::primitives::Symbol;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
+use super::frames::{Frames, Way};
 use crate::clock;
 
 /// A stream that is watched, and can be cut.
@@ -31,6 +34,8 @@ pub(super) struct Wire<S> {
     line: Arc<Line>,
     /// Inbound bytes up to the peer's open frame; `None` once it has passed.
     opening: Option<Vec<u8>>,
+    /// Whoever listens to the frames.
+    frames: Option<Frames>,
 }
 
 /// What is known of a wire from outside, and the way to cut it.
@@ -85,10 +90,10 @@ impl Line {
 }
 
 impl<S> Wire<S> {
-    /// Watches `stream`.
-    pub fn new(stream: S) -> (Self, Arc<Line>) {
+    /// Watches `stream`, and lets `frames` listen.
+    pub fn new(stream: S, frames: Option<Frames>) -> (Self, Arc<Line>) {
         let line = Arc::new(Line { heard: clock::tick().0.into(), ..Line::default() });
-        (Self { stream, line: line.clone(), opening: Some(Vec::new()) }, line)
+        (Self { stream, line: line.clone(), opening: Some(Vec::new()), frames }, line)
     }
 
     /// Looks at inbound bytes until the peer's open frame has passed.
@@ -148,25 +153,47 @@ fn text_of(open: &Open, key: &str) -> String {
     }
 }
 
+/// How a protocol header begins.
+const MAGIC: &[u8] = b"AMQP";
+
 /// A protocol header (no body) or a frame at the start of a buffer.
-struct Unit<'a> {
-    len: usize,
-    kind: u8,
-    body: Option<&'a [u8]>,
+pub(super) struct Unit<'a> {
+    /// All of it.
+    pub len: usize,
+    /// 0: AMQP; 1: SASL.
+    pub kind: u8,
+    /// A frame's channel.
+    pub channel: u16,
+    /// What is in a frame, if anything is.
+    pub body: Option<&'a [u8]>,
+    head: [u8; 8],
 }
 
 impl<'a> Unit<'a> {
     /// `None`: not whole yet, or not AMQP.
-    fn first(bytes: &'a [u8]) -> Option<Self> {
+    pub fn first(bytes: &'a [u8]) -> Option<Self> {
         const HEADER: usize = 8;
-        let head = bytes.get(..HEADER)?;
-        if head.starts_with(b"AMQP") {
-            return Some(Self { len: HEADER, kind: 0, body: None });
+        let head = *bytes.first_chunk::<HEADER>()?;
+        if head.starts_with(MAGIC) {
+            return Some(Self { len: HEADER, kind: 0, channel: 0, body: None, head });
         }
-        let len = u32::from_be_bytes(head[..4].try_into().ok()?) as usize;
-        let offset = usize::from(head[4]) * 4;
+        let [a, b, c, d, offset, kind, high, low] = head;
+        let len = u32::from_be_bytes([a, b, c, d]) as usize;
+        let offset = usize::from(offset) * 4;
         let body = bytes.get(..len)?.get(offset..).filter(|_| offset >= HEADER)?;
-        Some(Self { len, kind: head[5], body: (!body.is_empty()).then_some(body) })
+        let channel = u16::from_be_bytes([high, low]);
+        Some(Self { len, kind, channel, body: (!body.is_empty()).then_some(body), head })
+    }
+
+    /// Whether this is a protocol header, and no frame.
+    pub fn is_header(&self) -> bool {
+        self.head.starts_with(MAGIC)
+    }
+
+    /// The protocol and its version, as numbers with dots.
+    pub fn header(&self) -> String {
+        let [.., id, major, minor, revision] = self.head;
+        format!("{id}.{major}.{minor}.{revision}")
     }
 }
 
@@ -196,6 +223,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
             if self.opening.is_some() {
                 self.watch(&buf.filled()[before..]);
             }
+            if let Some(frames) = &mut self.frames {
+                frames.passed(Way::Received, &buf.filled()[before..]);
+            }
         }
         Poll::Ready(Ok(()))
     }
@@ -207,7 +237,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         if let Some(error) = self.line.ended() {
             return Poll::Ready(Err(error));
         }
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf))?;
+        if let Some(frames) = &mut self.frames {
+            frames.passed(Way::Sent, &buf[..written]);
+        }
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -270,7 +304,7 @@ mod tests {
         bytes.extend([9; 100]);
         for piece in [1, 7, 1000] {
             let (near, mut far) = tokio::io::duplex(bytes.len());
-            let (mut wire, line) = Wire::new(near);
+            let (mut wire, line) = Wire::new(near, None);
             far.write_all(&bytes).await.expect("room");
             let mut read: Vec<u8> = Vec::new();
             while read.len() < bytes.len() {
@@ -288,7 +322,7 @@ mod tests {
     #[tokio::test]
     async fn a_cut_ends_a_read_that_waits_and_is_seen_from_outside() {
         let (near, _far) = tokio::io::duplex(16);
-        let (mut wire, line) = Wire::new(near);
+        let (mut wire, line) = Wire::new(near, None);
         let reader = tokio::spawn(async move { wire.read_u8().await });
         tokio::task::yield_now().await;
         line.cut();

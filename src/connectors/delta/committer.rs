@@ -25,8 +25,8 @@ use super::log::{Log, Metadata, News, Table};
 use super::protocol::{SET_TRANSACTION_RETENTION, interval, refusal};
 use super::schema::{Fit, fit};
 use crate::clock;
-use crate::flow::{AppId, Committed, Epoch, Opened, Result, StageError};
-use crate::objects::{blocking, failure};
+use crate::flow::{AppId, Committed, Epoch, Opened, Probed, Result, StageError};
+use crate::objects::{blocking, failure, writable};
 
 /// How long a part waits for the others of its group.
 const GATHER: Duration = Duration::from_millis(20);
@@ -105,7 +105,7 @@ impl Committer {
             let seen = self.current(&mut guard, true)?;
             let fit = seen.fit.clone().map_err(|why| self.unfit(&why))?;
             let txns = &seen.table.txns;
-            let foreign = !adopted && txns.keys().any(|id| app_id.is_foreign(id));
+            let foreign = !adopted && has_foreign(&seen.table, app_id);
             // Once a version of this checkpoint log is in the table, nothing an older log had under way can land any more:
             // it was to be put against a version before.
             let fenced = adopted || foreign || seen.made_here || txns.keys().any(|id| is_of_this_log(id, app_id));
@@ -118,6 +118,20 @@ impl Committer {
                 Err(e) => return Err(failure("write to the log of the table at", &self.plan.root, e)),
             }
         }
+    }
+
+    /// What is there, without changing anything; see [`SinkFactory::probe`](crate::flow::SinkFactory::probe). Blocks.
+    pub fn probe(&self, app_id: &AppId, adopted: bool) -> Result<Probed> {
+        let root = self.root();
+        let Some(table) = self.log.load()? else {
+            writable(root)?;
+            return Ok(Probed { found: format!("the table '{}' will be created", root.display()), foreign: false });
+        };
+        self.fit(&table).map_err(|why| self.unfit(&why))?;
+        writable(root)?;
+        writable(&self.log.directory)?;
+        let found = format!("the table '{}' at version {} takes these columns", root.display(), table.version);
+        Ok(Probed { found, foreign: !adopted && has_foreign(&table, app_id) })
     }
 
     /// Commits a part, together with the others of its group of `group` parts where they come in time.
@@ -372,6 +386,11 @@ fn answer(waiting: impl IntoIterator<Item = Waiting>, result: Result<(), &StageE
             |error: &StageError| StageError { reaction: error.reaction, context: error.to_string(), source: None };
         let _ = one.answer.send(result.map_err(copy));
     }
+}
+
+/// Whether the table has epochs of the same topology and sink from another checkpoint log.
+fn has_foreign(table: &Table, app_id: &AppId) -> bool {
+    table.txns.keys().any(|id| app_id.is_foreign(id))
 }
 
 /// Whether this is an app id of the same topology, sink and checkpoint log.

@@ -37,7 +37,7 @@ use crate::flow::registry::{ConfigError, Guarantee, Kind, SinkKind};
 use crate::flow::{SinkContext, SinkFactory, StageError};
 use crate::objects::local_path;
 
-/// The configuration of a Delta sink.
+/// Rows are appended to the table, each message once. All partitions that commit at the same time make one version of it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
     /// The table: a path, or a `file://` URL. It is created if it is absent.
@@ -78,11 +78,11 @@ impl Kind for Delta {
     }
 
     fn about(&self) -> &'static str {
-        "appends to a Delta Lake table, each message in it exactly once, one table version per checkpoint"
+        "a Delta Lake table on a local path, one version per checkpoint"
     }
 
     fn example(&self) -> &'static str {
-        "type: delta\ntable: ./data/orders\nmode: append\n"
+        "type: delta\ntable: ./data/orders\n"
     }
 
     fn schema(&self) -> schemars::Schema {

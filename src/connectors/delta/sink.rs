@@ -16,8 +16,8 @@ use super::schema::Fit;
 use super::stats;
 use crate::clock;
 use crate::flow::{
-    AppId, Epoch, Opened, PartitionId, Prepared, Rejected, Result, Rows, Sink, SinkContext, SinkFactory, SinkInstance,
-    StageError,
+    AppId, Epoch, Opened, PartitionId, Prepared, Probed, Rejected, Result, Rows, Sink, SinkContext, SinkFactory,
+    SinkInstance, StageError,
 };
 use crate::objects::blocking;
 
@@ -28,6 +28,7 @@ pub(super) struct TableSink {
     pub(super) options: FileOptions,
 }
 
+#[async_trait]
 impl SinkFactory for TableSink {
     fn sink(&self, partition: &PartitionId) -> SinkInstance {
         SinkInstance::ExactlyOnce(Box::new(Writer {
@@ -38,6 +39,11 @@ impl SinkFactory for TableSink {
             fit: None,
             encoder: None,
         }))
+    }
+
+    async fn probe(&self, adopted: bool) -> Result<Probed> {
+        let (committer, app_id) = (self.committer.clone(), AppId::new(&self.context, &PartitionId::new("", 0)));
+        blocking(move || committer.probe(&app_id, adopted)).await
     }
 }
 

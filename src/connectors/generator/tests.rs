@@ -29,9 +29,12 @@ fn room(deliveries: usize) -> Room {
 }
 
 async fn some(link: &mut Link, deliveries: usize) -> (RecordBatch, Vec<Delivery>) {
-    match link.intake.receive(room(deliveries)).await.expect("no error") {
-        Received::Batch { raw, deliveries, .. } => (raw.columns, deliveries),
-        Received::End => panic!("ended early"),
+    loop {
+        match link.intake.receive(room(deliveries)).await.expect("no error") {
+            Received::Batch { raw, deliveries, .. } => return (raw.columns, deliveries),
+            Received::Exhausted => {}
+            Received::End => panic!("ended early"),
+        }
     }
 }
 
@@ -51,6 +54,7 @@ async fn partitions_share_one_sequence_and_end_together() {
     assert_eq!(ids.len(), 10);
 
     assert_eq!(b.settler.settle(&handles(&rest), Outcome::Accepted).await.expect("settled"), Settled::Received);
+    assert!(matches!(b.intake.receive(room(1)).await, Ok(Received::Exhausted)), "said as soon as it is so");
     assert!(b.intake.receive(room(1)).now_or_never().is_none(), "the others may come back");
     let waiting = tokio::spawn(async move { b.intake.receive(room(1)).await });
     tokio::task::yield_now().await;

@@ -66,6 +66,12 @@ impl Queue {
         self.0.changed.notify_waiters();
     }
 
+    /// Whether no more will be put and all there is is out on links, or settled.
+    pub(super) fn is_exhausted(&self) -> bool {
+        let state = lock(&self.0.state);
+        state.finished && state.waiting.is_empty()
+    }
+
     /// Messages that are out on no link.
     pub fn waiting(&self) -> usize {
         lock(&self.0.state).waiting.len()

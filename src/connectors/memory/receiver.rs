@@ -9,7 +9,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Space;
@@ -24,7 +24,7 @@ use crate::flow::{
 /// Rows per batch at most, so that many partitions take turns.
 const BATCH: usize = 4096;
 
-/// The configuration of a memory receiver.
+/// A program fills the queue, or the topology itself does.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Config {
     /// The queue, shared by its name within the process. Left out: one of this receiver's own, which holds `rows`.
@@ -63,7 +63,7 @@ pub struct RowMessage {
 }
 
 /// What the column `value` holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     /// Text. A body that is none is rejected.
@@ -98,11 +98,15 @@ impl Kind for MemoryReceiver {
     }
 
     fn about(&self) -> &'static str {
-        "consumes a queue within this process, which a program or the topology itself fills"
+        "a queue within this process, for tests and embedding programs"
     }
 
     fn example(&self) -> &'static str {
-        "type: memory\nrows:\n  - \"cat,brown\"\n  - { id: ox-1, value: \"ox,black\" }\n"
+        r#"type: memory
+rows:
+  - "b7,1,cat,brown,3,2026-01-31 12:00:00"
+  - { id: ox-1, value: "b7,2,ox,black,1,2026-01-31 12:00:01" }
+"#
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -111,6 +115,10 @@ impl Kind for MemoryReceiver {
 }
 
 impl SourceKind for MemoryReceiver {
+    fn example_of(&self, body: &str) -> Option<String> {
+        Some(format!("type: memory\nrows:\n  - {body}\n"))
+    }
+
     fn plan(&self, config: &Value) -> Planned<dyn SourceFactory> {
         let config = Config::deserialize(config).map_err(|e| vec![ConfigError::here(e.to_string())])?;
         if config.queue.is_none() && config.rows.is_empty() {
@@ -181,7 +189,12 @@ struct Consumer {
 impl Source for Consumer {
     async fn connect(&mut self) -> Result<Link> {
         let attachment = Arc::new(self.queue.attach());
-        let intake = QueueIntake { attachment: attachment.clone(), columns: self.columns.clone(), format: self.format };
+        let intake = QueueIntake {
+            attachment: attachment.clone(),
+            columns: self.columns.clone(),
+            format: self.format,
+            exhausted: false,
+        };
         Ok(Link { intake: Box::new(intake), settler: Box::new(QueueSettler { attachment }) })
     }
 }
@@ -190,6 +203,8 @@ struct QueueIntake {
     attachment: Arc<Attachment>,
     columns: SchemaRef,
     format: Format,
+    /// It was said that everything has been handed out.
+    exhausted: bool,
 }
 
 #[async_trait]
@@ -208,10 +223,14 @@ impl Intake for QueueIntake {
             };
             let taken = self.attachment.take(room.deliveries.min(BATCH), fits);
             if !taken.is_empty() {
+                self.exhausted = false;
                 return self.batch(taken);
             }
             if self.attachment.is_at_end() {
                 return Ok(Received::End);
+            }
+            if self.attachment.queue.is_exhausted() && !std::mem::replace(&mut self.exhausted, true) {
+                return Ok(Received::Exhausted);
             }
             changed.await;
         }

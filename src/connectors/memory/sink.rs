@@ -22,7 +22,7 @@ use crate::flow::{
     SinkInstance, StageError,
 };
 
-/// The configuration of a memory sink.
+/// The table is gone with the process.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Config {
     /// The table, shared by its name within the process.
@@ -36,7 +36,7 @@ pub struct Config {
 }
 
 /// What becomes of rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// All are added.
@@ -92,7 +92,7 @@ impl Kind for MemorySink {
     }
 
     fn about(&self) -> &'static str {
-        "commits rows to a table within this process, each message once; for tests and embedding programs"
+        "a table within this process, for tests and embedding programs"
     }
 
     fn example(&self) -> &'static str {

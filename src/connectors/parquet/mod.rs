@@ -41,7 +41,8 @@ use crate::flow::registry::{ConfigError, Guarantee, Kind, SinkKind};
 use crate::flow::{SinkContext, SinkFactory, StageError};
 use crate::objects::local_path;
 
-/// The configuration of a Parquet sink.
+/// Every file in the directory is whole, and each message is in the files once. Names that begin with an underscore are
+/// the sink's own.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Config {
     /// The directory: a path, or a `file://` URL. It is created if it is absent.
@@ -69,11 +70,11 @@ impl Kind for Parquet {
     }
 
     fn about(&self) -> &'static str {
-        "writes a directory of Parquet files, whole files only, each message in them exactly once"
+        "a directory of whole Parquet files"
     }
 
     fn example(&self) -> &'static str {
-        "type: parquet\npath: ./data/orders\ncompression: zstd\n"
+        "type: parquet\npath: ./data/orders\n"
     }
 
     fn schema(&self) -> schemars::Schema {

@@ -12,6 +12,10 @@ use crate::units::Size;
 /// How much of a row group is kept in memory before it goes to the file.
 const ROW_GROUP_BYTES: usize = 16 << 20;
 
+/// A column whose values do not repeat fills its dictionary in vain, and keeps it until its row group is written: with an
+/// epoch in a file, the library's 1 MiB would be most of it.
+const DICTIONARY_BYTES: usize = 256 << 10;
+
 /// How the pages of a file are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -38,7 +42,7 @@ pub struct FileOptions {
     /// How many files one partition of a receiver keeps open, so that rows of many table partitions that come in turns make
     /// few files. Beyond it the one that was written to least recently is closed.
     #[serde(default = "max_open_files")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1), extend("x-unit" = "files"))]
     pub max_open_files: usize,
     /// Whether files are forced to the disk before messages are settled.
     #[serde(default)]
@@ -85,6 +89,7 @@ impl FileOptions {
             .set_compression(compression)
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_max_row_group_bytes(Some(ROW_GROUP_BYTES))
+            .set_dictionary_page_size_limit(DICTIONARY_BYTES)
             .set_created_by(concat!("distributary ", env!("CARGO_PKG_VERSION")).to_owned())
             .build();
         ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true)

@@ -16,10 +16,10 @@ use super::files::{Finished, Place, directories_above};
 use super::mark;
 use super::options::FileOptions;
 use crate::flow::{
-    AppId, Committed, Epoch, Opened, PartitionId, Prepared, Rejected, Result, Rows, Sink, SinkContext, SinkFactory,
-    SinkInstance, StageError,
+    AppId, Committed, Epoch, Opened, PartitionId, Prepared, Probed, Rejected, Result, Rows, Sink, SinkContext,
+    SinkFactory, SinkInstance, StageError,
 };
-use crate::objects::{blocking, encode_segment, failure};
+use crate::objects::{blocking, encode_segment, failure, writable};
 
 /// Everything of ours that is not data lies below this directory. Readers skip what begins with an underscore.
 const OURS: &str = "_distributary";
@@ -33,12 +33,20 @@ pub(super) struct Directory {
     pub(super) options: FileOptions,
 }
 
+impl Directory {
+    /// The last epochs of all partitions.
+    fn marks(&self) -> PathBuf {
+        self.root.join(OURS).join("marks")
+    }
+}
+
+#[async_trait]
 impl SinkFactory for Directory {
     fn sink(&self, partition: &PartitionId) -> SinkInstance {
         let app_id = AppId::new(&self.context, partition);
         let ours = self.root.join(OURS);
         let place = Arc::new(Where {
-            marks: ours.join("marks"),
+            marks: self.marks(),
             staged: ours.join("staged").join(encode_segment(&app_id.to_string())),
             root: self.root.clone(),
             options: self.options.clone(),
@@ -54,6 +62,18 @@ impl SinkFactory for Directory {
             wrote: None,
             leftovers: Vec::new(),
         }))
+    }
+
+    async fn probe(&self, adopted: bool) -> Result<Probed> {
+        let (root, marks) = (self.root.clone(), self.marks());
+        let app_id = AppId::new(&self.context, &PartitionId::new("", 0));
+        blocking(move || {
+            writable(&root)?;
+            let is = if root.is_dir() { "can be written" } else { "will be created" };
+            let foreign = !adopted && marks.is_dir() && mark::any_foreign(&marks, &app_id)?;
+            Ok(Probed { found: format!("the directory '{}' {is}", root.display()), foreign })
+        })
+        .await
     }
 }
 

@@ -168,6 +168,26 @@ async fn files_that_are_gone_park_and_name_the_way_out() {
 }
 
 #[tokio::test]
+async fn a_probe_says_what_is_there_and_makes_nothing() {
+    let folder = tempfile::tempdir().expect("folder");
+    let root = folder.path().join("files");
+    let probe = |store| {
+        let factory = factory_of(&root, serde_json::json!({}), store, rows(0..1).columns.schema());
+        async move { factory.probe(false).await.expect("it can be used") }
+    };
+    assert!(probe(STORE).await.found.ends_with("will be created"));
+    assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 0);
+    let mut one = sink(&root, STORE);
+    open(&mut one).await;
+    let first = prepared(&mut one, 1, 0..3).await;
+    one.commit(Epoch(1), Epoch(0), &first, 1).await.expect("committed");
+    let there = probe(STORE).await;
+    assert!(there.found.ends_with("can be written") && !there.foreign, "{there:?}");
+    assert!(probe(OTHER_STORE).await.foreign);
+    assert_eq!(staged(&root), 0);
+}
+
+#[tokio::test]
 async fn marks_of_another_log_are_foreign_until_adopted() {
     let folder = tempfile::tempdir().expect("folder");
     let mut old = sink(folder.path(), OTHER_STORE);

@@ -225,6 +225,6 @@ impl Translator for Sorting {
         let columns: Vec<ArrayRef> = vec![text(ids), text(values), Arc::new(Int32Array::from(numbers))];
         let columns = RecordBatch::try_new(self.output.clone(), columns).expect("three columns");
         let origin = from.iter().map(|at| raw.origin[*at]).collect();
-        Ok(Translated { rows: Rows { columns, origin }, rejects })
+        Ok(Translated { rows: Rows { columns, origin }, rejects, nulled: 0 })
     }
 }

@@ -79,6 +79,51 @@ fn quoted_line_ends_keep_every_byte() {
     }
 }
 
+/// Line ends inside of quotes at every place where a decoder may have to look twice: where its room for records ends, and
+/// where its buffers grow.
+#[test]
+fn quoted_line_ends_survive_at_every_boundary() {
+    let many = with(json!({ "records": "many" }));
+    for quoted in ["\r\n", "\n", "\r", "\"\""] {
+        let expected = quoted.replace("\"\"", "\"");
+        for at in [MANY - 2, MANY - 1, MANY, MANY + 1, 2 * MANY - 1, 2 * MANY] {
+            let lines: String = (0..2 * MANY + 3)
+                .map(|n| if n == at { format!("{n},\"a{quoted}b\"\r\n") } else { format!("{n},x\r\n") })
+                .collect();
+            let out = translated(&Csv, many.clone(), &texts([lines.as_str(), "-1,y"]));
+            assert_eq!((out.rows.len(), out.rejects.len()), (2 * MANY + 4, 0), "{quoted:?} at {at}");
+            let texts = out.rows.columns["b"].as_string::<i32>();
+            assert_eq!(texts.value(at), format!("a{expected}b"), "{quoted:?} at {at}");
+        }
+        for size in [1023, 1024, 4095, 4096, 8191, 8192, 16_383, 65_535, 65_536, 1 << 20] {
+            for shift in 0..3 {
+                let field = format!("{}{quoted}{}", "x".repeat(size - shift), "y".repeat(shift));
+                let body = format!("1,\"{field}\"");
+                let out = translated(&Csv, ab(), &texts([body.as_str(), "2,z"]));
+                let texts = out.rows.columns["b"].as_string::<i32>();
+                assert_eq!(texts.value(0), field.replace("\"\"", "\""), "{quoted:?}, {size} bytes before it");
+                assert_eq!(texts.value(1), "z");
+            }
+        }
+    }
+}
+
+/// A line with nothing in it is no record, whatever the separator and however many columns there are.
+#[test]
+fn blank_lines_between_records_are_none() {
+    for delimiter in [",", ";", "\t", "|", " "] {
+        let body = format!("1{delimiter}x\n\n\r\n\n2{delimiter}y\n\n");
+        let config = with(json!({ "records": "many", "delimiter": delimiter }));
+        let out = translated(&Csv, config, &texts(["\n", body.as_str(), "\r\n\n"]));
+        assert_eq!(rows(&out, &["row_number", "a", "b"]), ["1: 1|1|x", "1: 2|2|y"], "{delimiter:?}");
+        assert!(out.rejects.is_empty(), "{delimiter:?}: {:?}", out.rejects);
+        // With one column a null is written as a quoted field: nothing at all is no record.
+        let one = json!({ "columns": { "b": "utf8" }, "records": "many", "delimiter": delimiter });
+        let out = translated(&Csv, one, &texts(["x\n\n\"\"\n\ny"]));
+        assert_eq!(rows(&out, &["row_number", "b"]), ["0: 1|x", "0: 2|NULL", "0: 3|y"], "{delimiter:?}");
+    }
+}
+
 #[test]
 fn an_empty_field_is_null_whatever_the_separator() {
     for delimiter in [",", ";", "\t", "\\t", "|"] {
@@ -161,7 +206,7 @@ fn nothing_is_null_and_quotes_may_be_escaped() {
 fn nulls_instead_of_rejects() {
     let bodies = ["1,x", "q,y", "2", "", "3,\"z", "4,w\n5,v", "6,u", "7,t,s"];
     let out = translated(&Csv, with(json!({ "on_error": "null" })), &texts(bodies));
-    assert!(out.rejects.is_empty());
+    assert_eq!((out.rejects.len(), out.nulled), (0, 6), "what is null instead is counted");
     assert_eq!(
         rows(&out, &AB),
         ["0: 1|x", "1: NULL|y", "2: 2|NULL", "3: NULL|NULL", "4: NULL|NULL", "5: NULL|NULL", "6: 6|u", "7: NULL|NULL"]

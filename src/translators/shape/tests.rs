@@ -18,7 +18,12 @@ fn declared() -> Vec<FieldRef> {
 }
 
 fn read() -> Read {
-    Read { columns: vec![Arc::new(Int64Array::from(vec![1, 2, 3, 4]))], from: None, rejects: Vec::new() }
+    Read {
+        columns: vec![Arc::new(Int64Array::from(vec![1, 2, 3, 4]))],
+        from: None,
+        rejects: Vec::new(),
+        nulled: Vec::new(),
+    }
 }
 
 fn shape(json: serde_json::Value) -> Shape {
@@ -73,7 +78,13 @@ fn a_row_whose_expression_fails_is_rejected_alone() {
     assert!(reject.detail.contains("'x'"), "{}", reject.detail);
 
     let translated = shaped(failing.clone(), OnError::Null);
-    assert_eq!((translated.rows.len(), translated.rows.columns["v"].null_count()), (4, 1));
+    assert_eq!((translated.rows.len(), translated.rows.columns["v"].null_count(), translated.nulled), (4, 1, 1));
+
+    let twice = serde_json::json!({ "derive": { "v": "CAST(value AS BIGINT)", "w": "CAST(value AS INT)" } });
+    let shaper = shape(twice).plan(&raw().columns.schema(), &declared(), Base::Identity, OnError::Null);
+    let mended = Read { nulled: vec![0, 2], ..read() };
+    let translated = shaper.expect("planned").shape(&raw(), mended).expect("shaped");
+    assert_eq!(translated.nulled, 2, "each message once, whatever of it is null");
 
     let shaper = shape(failing).plan(&raw().columns.schema(), &declared(), Base::Identity, OnError::Fail);
     assert!(shaper.expect("planned").shape(&raw(), read()).is_err());
@@ -94,7 +105,7 @@ fn one_failing_row_takes_all_rows_of_its_message() {
     let shape = shape(serde_json::json!({ "derive": { "inverse": "12 / N" } }));
     let shaper = shape.plan(&raw().columns.schema(), &declared(), Base::Identity, OnError::DeadLetter);
     let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(vec![1, 2, 0, 3, 4]))];
-    let read = Read { columns, from: Some(vec![0, 1, 1, 1, 3]), rejects: Vec::new() };
+    let read = Read { columns, from: Some(vec![0, 1, 1, 1, 3]), rejects: Vec::new(), nulled: Vec::new() };
     let translated = shaper.expect("planned").shape(&raw(), read).expect("shaped");
     assert_eq!(translated.rows.origin, [10, 13]);
     assert_eq!(translated.rows.columns["id"].as_string::<i32>().value(1), "d");

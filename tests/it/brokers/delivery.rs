@@ -93,12 +93,12 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
 
     /// How many links there have been.
     fn links(&self) -> u64 {
-        self.process.log().matches(" receiving ").count() as u64
+        self.process.text().matches(" receiving ").count() as u64
     }
 
     /// The sum of a metric over all partitions.
     fn metric(&self, name: &str) -> u64 {
-        let text = scrape(self.metrics).unwrap_or_else(|e| panic!("no metrics: {e}\n{}", self.process.log()));
+        let text = scrape(self.metrics).unwrap_or_else(|e| panic!("no metrics: {e}\n{}", self.process.text()));
         let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
     }
@@ -139,7 +139,7 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
     /// Waits until every consumer has a link more than when there were so many.
     fn until_linked(&self, links: u64) {
         until(Duration::from_secs(30), "all consumers", || {
-            assert!(!self.process.log().contains("parked"), "{}", self.process.log());
+            assert!(!self.process.text().contains("parked"), "{}", self.process.text());
             (self.links() >= links + PARTITIONS * QUEUES.len() as u64).then_some(())
         });
     }

@@ -27,3 +27,24 @@ checkpoint: { interval: 200ms, store: state }
     let (short, long) = (rows("a"), rows("b"));
     assert!(short > 0 && short < long / 2, "{short} and {long} rows\n{}", ended.text);
 }
+
+#[test]
+fn a_bounded_run_does_not_wait_for_its_interval() {
+    let lab = Lab::new();
+    lab.write(
+        "topology.yaml",
+        "topology: bounds
+broker: { listen: \"127.0.0.1:0\", feed: [{ queue: q, count: 1000 }] }
+receivers:
+  q: { type: amqp, url: embedded, queue: q, partitions: 3, max_messages: 1000 }
+translators:
+  rows: { from: q, type: text }
+sinks:
+  a: { from: rows, type: parquet, path: a }
+checkpoint: { interval: 10m, store: state }
+",
+    );
+    let ended = lab.run(&["start", "topology.yaml"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    assert_eq!(table::parquet_ids(&lab.path("a")).len(), 1000, "{}", ended.text);
+}

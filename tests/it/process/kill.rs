@@ -256,6 +256,8 @@ fn terminated_in_the_middle() {
     assert_eq!(broker.queue("animals").unsettled, 0, "what was prefetched is released");
     let accepted = broker.queue("animals").accepted;
     assert_eq!(rows(&lab, Sinks::Both).len() as u64, accepted, "rows are what was accepted, after a drain");
+    let (there, named) = (table::data_files(&lab.path("lake")), table::delta_files(&lab.path("lake")));
+    assert_eq!(there, named, "every file that was written is in the table");
     if accepted < messages {
         topology(&lab, &broker, Sinks::Both, messages - accepted);
         let ended = lab.start(&["start", "topology.yaml"]).wait(Duration::from_secs(60));

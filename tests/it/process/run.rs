@@ -1,8 +1,9 @@
 //! A `runtime` process under test, and the folder it works in.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -39,27 +40,19 @@ impl Lab {
 
     /// Starts `runtime` with these arguments, in the folder.
     pub fn start(&self, arguments: &[&str]) -> Process {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_runtime"))
+        self.start_with(arguments, |command| command.stdout(Stdio::null()))
+    }
+
+    /// Starts `runtime` with these arguments, in the folder, after `change` had its say.
+    pub fn start_with(&self, arguments: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runtime"));
+        command
             .args(arguments)
             .current_dir(self.folder.path())
             .env_remove("RUNTIME_LOG")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the binary");
-        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let log = Arc::<Mutex<String>>::default();
-        let written = log.clone();
-        // Read at once, or a long run would wait for room in the pipe.
-        let reader = std::thread::spawn(move || {
-            for line in lines {
-                // What is not UTF-8 is not expected of a log.
-                let line = line.expect("the log is text");
-                written.lock().expect("not poisoned").extend([line.as_str(), "\n"]);
-            }
-        });
-        Process { child, log, reader: Some(reader) }
+            .stderr(Stdio::piped());
+        Process::new(change(&mut command).spawn().expect("start the binary"))
     }
 
     /// Runs `runtime` to its end.
@@ -71,13 +64,55 @@ impl Lab {
 /// A running `runtime`; killed when dropped.
 pub struct Process {
     child: Child,
-    log: Arc<Mutex<String>>,
+    /// What it has said so far.
+    text: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl Process {
+    fn new(mut child: Child) -> Self {
+        let stderr = child.stderr.take().expect("piped");
+        let text = Arc::new(Mutex::new(String::new()));
+        let heard = text.clone();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines() {
+                // What is not UTF-8 is not expected of a log.
+                let line = line.expect("the log is text");
+                let mut text = heard.lock().expect("the text");
+                text.push_str(&line);
+                text.push('\n');
+            }
+        });
+        Self { child, text, reader: Some(reader) }
+    }
+
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it has said so far.
+    pub fn text(&self) -> String {
+        self.text.lock().expect("the text").clone()
+    }
+
+    /// Waits until it has said a line with this in it, and answers the line.
+    pub fn said(&self, words: &str) -> String {
+        until(Duration::from_secs(60), words, || {
+            let text = self.text();
+            text.lines().find(|line| line.contains(words)).map(str::to_owned)
+        })
+    }
+
+    /// Where its telemetry listens.
+    pub fn endpoint(&self) -> String {
+        let line = self.said("serving /metrics");
+        let (_, address) = line.split_once("address=").expect("an address");
+        address.split_whitespace().next().expect("an address").to_owned()
+    }
+
+    /// Its standard output, if that is a pipe.
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.child.stdout.take().expect("piped")
     }
 
     /// SIGKILL, and waits until it is gone.
@@ -97,16 +132,13 @@ impl Process {
         self.child.try_wait().expect("ask for the end").is_some()
     }
 
-    /// What it has logged so far.
-    pub fn log(&self) -> String {
-        self.log.lock().expect("not poisoned").clone()
-    }
-
     /// Waits for the end, at most `limit`.
     pub fn wait(mut self, limit: Duration) -> Ended {
         let status = until(limit, "the process to end", || self.child.try_wait().expect("ask for the end"));
-        self.reader.take().expect("waited for once").join().expect("the reader");
-        Ended { code: status.code(), text: self.log() }
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the reader");
+        }
+        Ended { code: status.code(), text: self.text() }
     }
 }
 
@@ -115,6 +147,17 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What an endpoint answers, head and body; empty where nobody does.
+pub fn get(address: &str, path: &str) -> String {
+    let asked = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map(|_| answer)
+    };
+    asked().unwrap_or_default()
 }
 
 /// Asks until there is an answer; panics after `limit`.

@@ -40,7 +40,7 @@ pub fn delta_log(table: &Path) -> Vec<Value> {
 }
 
 /// The files that are in a Delta table now.
-fn delta_files(table: &Path) -> BTreeSet<PathBuf> {
+pub fn delta_files(table: &Path) -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     for action in delta_log(table) {
         if let Some(path) = action["add"]["path"].as_str() {
@@ -49,6 +49,12 @@ fn delta_files(table: &Path) -> BTreeSet<PathBuf> {
         assert!(action["remove"].is_null(), "an append removes nothing");
     }
     files
+}
+
+/// The data files in a Delta table's folder, whether or not they are in the table.
+pub fn data_files(table: &Path) -> BTreeSet<PathBuf> {
+    let log = table.join("_delta_log");
+    files_below(table).into_iter().filter(|path| !path.starts_with(&log)).collect()
 }
 
 /// Percent-decoding, as the Delta protocol has it for paths.

@@ -118,6 +118,50 @@ async fn more_small_messages_than_any_window_holds() {
     assert_eq!(accepted(&outcomes), MANY);
 }
 
+/// An old delivery that stays unsettled pins no window, in whichever order the others are settled.
+#[tokio::test]
+async fn one_old_delivery_holds_up_nothing() {
+    const MANY: usize = 70_000;
+    for reversed in [false, true] {
+        let (Link { mut intake, mut settler }, peer) = linked(json!({})).await;
+        let sent = sending(peer, (0..MANY).map(|n| message(n, text("x"))).collect());
+        let old = receive_all(&mut intake, 1).await;
+        let mut others: Vec<DeliveryId> = Vec::new();
+        while others.len() < MANY - 1 {
+            let left = MANY - 1 - others.len();
+            let mut some = receive_all(&mut intake, left.min(3_000)).await;
+            others.extend(&some);
+            if reversed {
+                some.reverse();
+            }
+            settler.settle(&some, Outcome::Accepted).await.expect("sent");
+        }
+        assert!(others.iter().map(|id| id.0).eq(1..MANY as u64));
+        settler.settle(&old, Outcome::Released).await.expect("sent");
+        let (_, outcomes) = soon(sent).await.expect("no panic");
+        assert_eq!(accepted(&outcomes), MANY - 1);
+        assert!(matches!(outcomes[0], Some(Settlement::Released(_))), "{:?}", outcomes[0]);
+    }
+}
+
+/// Windows count frames: one message may need more of them than any window holds.
+#[tokio::test]
+async fn a_message_of_more_frames_than_a_window_holds() {
+    let (Link { mut intake, mut settler }, peer) =
+        linked(json!({ "format": "binary", "max_frame_size": "1KiB" })).await;
+    let body = |byte: u8| Body::Data(vec![Data(Binary::from(vec![byte; 5 << 20]))].into());
+    let sent = sending(peer, vec![message(0, body(1)), message(1, body(2)), message(2, text("small"))]);
+    let (mut ids, mut sizes) = (Vec::new(), Vec::new());
+    while ids.len() < 3 {
+        let (raw, deliveries, _) = receive(&mut intake, room(10)).await;
+        sizes.extend(raw.columns["value"].as_binary::<i32>().iter().flatten().map(<[u8]>::len));
+        ids.extend(deliveries.iter().map(|d| d.id));
+    }
+    assert_eq!(sizes, [5 << 20, 5 << 20, 5]);
+    settler.settle(&ids, Outcome::Accepted).await.expect("sent");
+    assert_eq!(accepted(&soon(sent).await.expect("no panic").1), 3);
+}
+
 #[tokio::test]
 async fn ten_megabytes_twice_in_a_row() {
     let (Link { mut intake, mut settler }, peer) =

@@ -137,14 +137,27 @@ impl Bare {
         let _ = self.socket.read_to_end(&mut Vec::new()).await;
     }
 
-    /// Answers detach, end and close, as a broker does; one that never says that a link is `closed` as well.
-    async fn part(mut self, closed: bool) {
-        self.hear::<Detach>(DETACH).await;
+    /// Answers detach, end and close, as a broker does; one that never says that a link is `closed` as well. The most
+    /// credit that was given before.
+    pub async fn part(mut self, closed: bool) -> u32 {
+        let mut most = 0;
+        loop {
+            let body = self.body().await;
+            match body.get(2) {
+                Some(&FLOW) => {
+                    let flow: Flow = serde_amqp::from_slice(&body).expect("decodes");
+                    most = most.max(flow.link_credit.unwrap_or(0));
+                }
+                Some(&DETACH) => break,
+                _ => {}
+            }
+        }
         self.say(&Detach { handle: Handle(0), closed, error: None }).await;
         self.hear::<End>(END).await;
         self.say(&End { error: None }).await;
         self.hear::<Close>(CLOSE).await;
         self.say(&Close { error: None }).await;
+        most
     }
 }
 

@@ -48,9 +48,21 @@ async fn a_hundred_reconnects_never_hold_two_connections() {
 }
 
 #[tokio::test]
+async fn a_probe_asks_for_nothing_and_parts_in_good_order() {
+    let (listener, url) = listener().await;
+    let mut consumer = consumer(&url, json!({}), 0);
+    let peer = async { Bare::accept(&listener, ("broker", "1")).await.attached().await.part(true).await };
+    let (found, credit) = tokio::join!(soon(consumer.probe()), soon(peer));
+    assert_eq!(found.expect("attached"), format!("{url}, without a user: attached to queue 'q', nothing taken"));
+    assert_eq!(credit, 0);
+}
+
+#[tokio::test]
 async fn a_broker_that_is_not_there_is_away() {
     let (listener, url) = listener().await;
     drop(listener);
+    let error = soon(consumer(&url, json!({}), 0).probe()).await.expect_err("refused");
+    assert!(error.to_string().contains(&format!("cannot reach {url}")), "{error}");
     let error = soon(consumer(&url, json!({}), 0).connect()).await.err().expect("refused");
     assert_eq!(error.reaction, Reaction::Away);
     assert!(error.to_string().contains(&format!("cannot reach {url}")), "{error}");

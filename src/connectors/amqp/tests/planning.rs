@@ -42,8 +42,6 @@ fn every_field_is_documented() {
     for (name, field) in fields {
         assert!(field["description"].as_str().is_some_and(|text| text.len() > 10), "{name}: {field}");
     }
-    let example: serde_json::Value = serde_yaml::from_str(Amqp.example()).expect("yaml");
-    assert!(problems(example).is_empty());
 }
 
 #[tokio::test]

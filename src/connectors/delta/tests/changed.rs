@@ -150,6 +150,44 @@ async fn an_answer_that_was_lost_is_looked_for_before_it_is_repeated() {
 }
 
 #[tokio::test]
+async fn a_commit_that_landed_and_was_reported_as_failed_is_one_commit_and_loses_no_file() {
+    let folder = tempfile::tempdir().expect("folder");
+    let root = folder.path();
+    let factory = factory(root, STORE);
+    let (mut one, mut two) = (opened(&factory, 0).await, opened(&factory, 1).await);
+    let (first, second) = (prepared(&mut one, 1, &rows(0..10)).await, prepared(&mut two, 1, &rows(10..20)).await);
+    let files = data_files(root);
+    lose_the_next_answer(root);
+    let (a, b) = tokio::join!(one.commit(Epoch(1), Epoch(0), &first, 2), two.commit(Epoch(1), Epoch(0), &second, 2));
+    a.and(b).expect("it looks before it fails");
+    // Tried again, by this process and by the next.
+    one.commit(Epoch(1), Epoch(0), &first, 1).await.expect("it is there");
+    drop((one, two));
+    opened(&super::factory(root, STORE), 0).await.commit(Epoch(1), Epoch(0), &first, 1).await.expect("it is there");
+    assert_eq!((numbers(root).await, versions(root)), ((0..20).collect(), 2));
+    assert_eq!(data_files(root), files, "every file is still there");
+}
+
+#[tokio::test]
+async fn a_commit_that_is_refused_keeps_its_files_for_the_next_attempt() {
+    let folder = tempfile::tempdir().expect("folder");
+    let root = folder.path();
+    let mut one = opened(&factory(root, STORE), 0).await;
+    let stored = prepared(&mut one, 1, &rows(0..10)).await;
+    let files = data_files(root);
+    let changed = [("n", json!("string"), true), ("animal", json!("string"), true)];
+    add_entry(root, &[with_schema(root, &changed)]);
+    parks(&one.commit(Epoch(1), Epoch(0), &stored, 1).await.expect_err("refused"), "column 'n'");
+    drop(one);
+    assert_eq!(data_files(root), files, "the checkpoint log still names them");
+    let as_it_was = [("n", json!("long"), true), ("animal", json!("string"), true)];
+    add_entry(root, &[with_schema(root, &as_it_was)]);
+    let mut next = opened(&factory(root, STORE), 0).await;
+    next.commit(Epoch(1), Epoch(0), &stored, 1).await.expect("committed");
+    assert_eq!(numbers(root).await, (0..10).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn commits_keep_the_tables_own_time_where_it_has_one() {
     let folder = tempfile::tempdir().expect("folder");
     let root = folder.path();

@@ -172,6 +172,29 @@ fn two_writers_that_know_nothing_of_each_other_lose_and_double_nothing() {
 }
 
 #[tokio::test]
+async fn a_probe_says_what_is_there_and_changes_nothing() {
+    let folder = tempfile::tempdir().expect("folder");
+    let root = folder.path().join("a/table");
+    let absent = factory(&root, STORE).probe(false).await.expect("it could be made");
+    assert!(absent.found.ends_with("will be created") && !absent.foreign, "{absent:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 0);
+    let mut one = opened(&factory(&root, STORE), 0).await;
+    commit(&mut one, 1, &rows(0..3)).await;
+    let before = versions(&root);
+    let ours = factory(&root, STORE).probe(false).await.expect("it is there");
+    assert!(ours.found.contains(&format!("at version {}", before - 1)) && !ours.foreign, "{ours:?}");
+    assert!(factory(&root, OTHER_STORE).probe(false).await.expect("it is there").foreign);
+    assert!(!factory(&root, OTHER_STORE).probe(true).await.expect("it is there").foreign);
+    let other = rows(0..1).columns.project(&[0]).expect("a column").schema();
+    assert!(plan(&root, json!({}), STORE, other).probe(false).await.is_ok(), "what the table has more may be null");
+    let more =
+        RecordBatch::try_from_iter([("m", Arc::new(Int64Array::from(vec![1])) as Arc<dyn Array>)]).expect("batch");
+    let error = plan(&root, json!({}), STORE, more.schema()).probe(false).await.expect_err("it does not fit");
+    assert!(error.to_string().contains("the table has no column 'm'"), "{error}");
+    assert_eq!(versions(&root), before);
+}
+
+#[tokio::test]
 async fn epochs_of_another_log_are_foreign_until_adopted() {
     let folder = tempfile::tempdir().expect("folder");
     let root = folder.path();
