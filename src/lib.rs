@@ -91,6 +91,10 @@
 //! Where building showed the first design to be wrong, it was changed: a receiver whose only exactly-once sink is the dead
 //! letter writes entries like any other (otherwise nothing would make its rejects exactly once), and what a batcher hands
 //! on is a type of its own, [`flow::Bulk`], because it carries the receipts of many batches.
+//!
+//! A drained entry leaves the floor of the log where any other entry would: to name again every identity that the broker
+//! might still deliver, a million of them, cost more memory and time than the rest of the run. A log at its longest gives up
+//! its oldest entry for each new one, for the same reason.
 
 pub mod backoff;
 pub mod broker;

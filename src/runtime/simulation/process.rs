@@ -83,6 +83,12 @@ impl Process {
         self.ended().is_none() && self.hands.pulse() == Pulse::Running
     }
 
+    /// Whether it has read its log: only then a signal drains it.
+    pub fn has_started(&self) -> bool {
+        let window = lock(&self.window);
+        window.inside.is_some() || window.ended.is_some()
+    }
+
     /// Its hands are cut first; then its actors go. Its links die at the broker some time later.
     pub fn crash(&self) {
         self.hands.set(Pulse::Cut);

@@ -402,7 +402,12 @@ impl Driver {
         for _ in 0..5 {
             self.look_after_parked(true).await?;
             self.supervise();
-            self.pass(Duration::from_secs(1)).await?;
+            for _ in 0..60 {
+                self.pass(Duration::from_secs(1)).await?;
+                if self.processes.iter().all(Process::has_started) {
+                    break;
+                }
+            }
             self.processes.iter().filter(|process| process.ended().is_none()).for_each(|process| process.drain());
             for _ in 0..200 {
                 self.pass(Duration::from_millis(500)).await?;

@@ -51,7 +51,7 @@ impl Run {
         let [texts, bytes] = QUEUES.map(|queue| kind.address(queue));
         let receiver = format!(
             "type: amqp, url: \"amqp://127.0.0.1:{}\", user: {USER}, password: {PASSWORD}, partitions: {PARTITIONS}, \
-             max_unsettled: 400",
+             max_unsettled: 400, max_time: 1h",
             proxy.port()
         );
         lab.write(

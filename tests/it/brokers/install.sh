@@ -66,8 +66,8 @@ artemis() {
     [ "${java:-0}" -ge 17 ] || fail "Artemis needs Java 17 or later: apt-get install openjdk-17-jre-headless"
     have mvn || fail "Artemis comes by Maven: apt-get install maven"
     read -r what sum < <(pinned maven)
-    mvn -q -B -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy -Dartifact="$what" -DoutputDirectory="$scratch" </dev/null >&2 ||
-        fail "Maven cannot get $what"
+    mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy -Dartifact="$what" -DoutputDirectory="$scratch" </dev/null 2>&1 |
+        sed 's/\x1b\[[0-9;]*m//g' >&2 || fail "Maven cannot get $what"
     local archives=("$scratch"/*.tar.gz)
     verify "${archives[0]}" "$sum"
     tar --extract --gzip --file "${archives[0]}" --directory "$new" --strip-components 1
@@ -91,7 +91,7 @@ sys.exit(sys.version_info[:2] != (3, 11) or not os.path.exists(sysconfig.get_pat
     pinned sdist | sed 's/ / --hash=sha256:/' >"$scratch/sdists"
     "${pip[@]}" --only-binary :all: --requirement "$scratch/wheels" >&2 || fail "pip cannot get the wheels of tests/it/brokers/pins"
     # Built with the tools that are pinned too.
-    "${pip[@]}" --no-binary :all: --no-build-isolation --requirement "$scratch/sdists" >&2 ||
+    "${pip[@]}" --no-cache-dir --no-binary :all: --no-build-isolation --requirement "$scratch/sdists" >&2 ||
         fail "python-qpid-proton did not build: it needs a C compiler"
 }
 

@@ -4,6 +4,8 @@
         sends the messages FROM..TO of the queue at this address, RATE a second until its input ends, then the rest at once
     messages.py check delta|parquet FOLDER QUEUE COUNT BROKER
         the table has the first COUNT messages of the queue, each once, as they were sent
+    messages.py first ADDRESS N
+        message N is the first in this queue; takes it away
     messages.py empty ADDRESS...
         nothing is in these queues
 
@@ -185,6 +187,24 @@ def check(kind, folder, queue, count, broker):
         sys.exit("\n".join([f"{kind} {folder}: {len(problems)} problems", *problems[:10]]))
 
 
+def take(connection, address, name):
+    """Takes the first message, which must have this id."""
+    receiver = connection.create_receiver(address, credit=1)
+    first = receiver.receive(timeout=30)
+    if first.id != name:
+        sys.exit(f"{name} is not the first in {address}, but {first}")
+    receiver.accept()
+    # The link is not closed alone: RabbitMQ 3.10 never says that it did.
+
+
+def first(address, n):
+    from proton.utils import BlockingConnection
+
+    connection = BlockingConnection(URL, timeout=30, allowed_mechs="PLAIN")
+    take(connection, address, identifier(address.rsplit("/", 1)[-1], n)[0])
+    connection.close()
+
+
 def empty(addresses):
     """Queues are first in, first out: what comes first must be what was put there last."""
     from proton import Message
@@ -193,12 +213,7 @@ def empty(addresses):
     connection = BlockingConnection(URL, timeout=30, allowed_mechs="PLAIN")
     for address in addresses:
         connection.create_sender(address).send(Message(id="last", body="last", durable=True))
-        receiver = connection.create_receiver(address, credit=1)
-        first = receiver.receive(timeout=30)
-        if first.id != "last":
-            sys.exit(f"{address} is not empty: {first}")
-        receiver.accept()
-    # Not the links one by one: RabbitMQ 3.10 never says that it closed one.
+        take(connection, address, "last")
     connection.close()
 
 
@@ -207,6 +222,8 @@ match sys.argv[1:]:
         send(address, int(first), int(end), int(rate))
     case ["check", kind, folder, queue, count, broker]:
         check(kind, folder, queue, int(count), broker)
+    case ["first", address, n]:
+        first(address, int(n))
     case ["empty", *addresses]:
         empty(addresses)
     case _:

@@ -1,10 +1,11 @@
 //! What a broker refuses: each a clear line with the place, the broker's own words and the way out, and no secret.
 
-use super::server::{Kind, PASSWORD, Server, USER};
+use super::server::{self, Kind, PASSWORD, Server, USER};
+use crate::process::cli::{Printed, runtime};
 use crate::process::run::Lab;
 
-/// The last line of a run that cannot begin.
-fn refused(server: &Server, queue: &str, login: Option<(&str, &str)>) -> String {
+/// What `runtime` says of a topology that reads this queue as this user.
+fn said(server: &Server, arguments: &[&str], queue: &str, login: Option<(&str, &str)>) -> Printed {
     let lab = Lab::new();
     let login = login.map_or(String::new(), |(user, password)| format!(", user: {user}, password: {password}"));
     lab.write(
@@ -22,13 +23,13 @@ checkpoint: {{ store: state }}
             server.port()
         ),
     );
-    let ended = lab.run(&["start", "topology.yaml"]);
-    assert_eq!(ended.code, Some(1), "{}", ended.text);
-    assert!(!ended.text.contains("panicked"), "{}", ended.text);
-    ended.text.lines().last().unwrap_or_default().to_owned()
+    runtime(&lab, arguments)
 }
 
-/// All of them.
+const START: [&str; 2] = ["start", "topology.yaml"];
+const PROBE: [&str; 3] = ["check", "topology.yaml", "--connect"];
+
+/// What a start and a check have to say.
 pub fn clear_lines(kind: Kind) {
     let server = Server::start(kind);
     let known = Some((USER, PASSWORD));
@@ -46,12 +47,24 @@ pub fn clear_lines(kind: Kind) {
         Kind::Artemis => cases.push((&texts, None, vec!["give the receiver a 'user'".into(), "AMQ229031".into()])),
     }
     for (queue, login, words) in cases {
-        let line = refused(&server, queue, login);
+        let started = said(&server, &START, queue, login).ends(1);
+        let line = started.err.lines().last().unwrap_or_default();
         println!("{kind:?}: {line}");
         assert!(line.contains(&format!("amqp://127.0.0.1:{}", server.port())), "{line}");
+        let probed = said(&server, &PROBE, queue, login).ends(1).out;
         for word in words {
             assert!(line.contains(&word), "{line}\n(not: {word})");
+            assert!(probed.contains(&word), "{}\n(not: {word})", probed);
         }
-        assert!(!line.contains("wrong-one") && !line.contains(PASSWORD), "a secret was printed: {line}");
+        for secret in ["wrong-one", PASSWORD] {
+            assert!(
+                ![&started.err, &started.out, &probed].iter().any(|text| text.contains(secret)),
+                "a secret: {line}"
+            );
+        }
     }
+    server::run(&mut server.client(&["send", &texts, "0", "1", "1"]));
+    said(&server, &PROBE, &texts, known).ends(0);
+    // A probe takes nothing: the message is there for the next.
+    server::run(&mut server.client(&["first", &texts, "0"]));
 }

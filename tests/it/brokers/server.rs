@@ -1,6 +1,5 @@
 //! A broker in a process of its own, started by `start.sh` and ended with this process, however it ends.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -65,7 +64,7 @@ impl Server {
     pub fn stop(&mut self, signal: &str) {
         let mut stdin = self.keeper.stdin.take().expect("running");
         stdin.write_all(format!("{signal}\n").as_bytes()).expect("the keeper listens");
-        assert!(self.keeper.wait().expect("its end").success(), "{}", output(self.folder.path()));
+        assert!(self.keeper.wait().expect("its end").success(), "the keeper failed");
     }
 
     /// Starts it again, with all that it had, on another port.
@@ -125,13 +124,6 @@ fn keep(kind: Kind, folder: &Path) -> (u16, Child) {
         .expect("start.sh");
     let mut line = String::new();
     let told = BufReader::new(keeper.stdout.take().expect("piped")).read_line(&mut line);
-    assert!(told.is_ok() && line == "ready\n", "{kind:?} did not start: {}", output(folder));
+    assert!(told.is_ok() && line == "ready\n", "{kind:?} did not start");
     (ports[0], keeper)
-}
-
-/// What the broker said last.
-fn output(folder: &Path) -> String {
-    let text = fs::read_to_string(folder.join("broker/output")).unwrap_or_default();
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
 }

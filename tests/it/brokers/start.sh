@@ -104,19 +104,30 @@ set -m
 "$kind" </dev/null >>"$folder/output" 2>&1 &
 group=$!
 set +m
+# The name of a signal, or nothing at the end of the input.
+signal=
+
+# However this ends, nothing stays: not even a message about what was killed.
+end() {
+    set +e
+    exec 2>/dev/null
+    kill -s KILL -- "-$group"
+    wait "$group"
+    if [ ! "$signal" ]; then
+        rm -rf "$folder"
+    fi
+}
+trap end EXIT
+
 until (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
     if ! kill -0 "$group" 2>/dev/null || [ "$SECONDS" -gt 120 ]; then
-        kill -s KILL -- "-$group" 2>/dev/null || true
+        tail -n 30 "$folder/output" >&2
         exit 1
     fi
-    sleep 0.02
+    read -r -t 0.02 signal || [ $? -gt 128 ] || exit 1
 done
 echo ready
-signal=
-read -r signal || true
-kill -s "${signal:-KILL}" -- "-$group" 2>/dev/null || true
-wait "$group" 2>/dev/null || true
-kill -s KILL -- "-$group" 2>/dev/null || true
-if [ ! "$signal" ]; then
-    rm -rf "$folder"
+if read -r signal; then
+    kill -s "$signal" -- "-$group"
+    wait "$group" 2>/dev/null || true
 fi

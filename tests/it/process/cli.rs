@@ -12,15 +12,15 @@ use super::run::{Lab, files_below, now, until};
 
 /// What a verb printed.
 #[derive(Debug)]
-struct Printed {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub struct Printed {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
 }
 
 impl Printed {
     #[track_caller]
-    fn ends(self, code: i32) -> Self {
+    pub fn ends(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}\n{}", self.out, self.err);
         assert!(!self.err.contains("panicked"), "{}", self.err);
         self
@@ -28,7 +28,7 @@ impl Printed {
 }
 
 /// Runs `runtime` to its end, in the lab, and keeps what it prints outside of it.
-fn runtime(lab: &Lab, arguments: &[&str]) -> Printed {
+pub fn runtime(lab: &Lab, arguments: &[&str]) -> Printed {
     let aside = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str| File::create(aside.path().join(name)).expect("a file");
     let mut child = Command::new(env!("CARGO_BIN_EXE_runtime"))

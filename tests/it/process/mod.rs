@@ -2,7 +2,7 @@
 
 mod bounds;
 mod broker;
-mod cli;
+pub mod cli;
 mod kill;
 pub mod moment;
 pub mod run;
