@@ -35,7 +35,7 @@ pinned() {
 }
 
 verify() {
-    echo "$2  $1" | sha256sum --check --status || fail "$1 is not what tests/it/brokers/pins says: its checksum differs"
+    echo "$2  $1" | sha256sum --check --status || fail "${1##*/} is not what tests/it/brokers/pins says: its checksum differs"
 }
 
 # Into $new/usr.
