@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-FROM rust:1-slim-bookworm AS build
+FROM rust:1.95-slim-bookworm AS build
 # zstd and ring bring C sources.
 RUN apt-get update && apt-get install -y --no-install-recommends build-essential && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
@@ -14,9 +14,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && cp /target/release/runtime /usr/local/bin/runtime
 
 FROM debian:bookworm-slim
-# The roots that TLS to brokers and object stores is checked against.
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --user-group --uid 10001 --home-dir /var/lib/distributary --no-create-home distributary \
+RUN useradd --system --user-group --uid 10001 --home-dir /var/lib/distributary --no-create-home distributary \
     && install --directory --owner=distributary --group=distributary /var/lib/distributary /var/lib/distributary/data /var/lib/distributary/state
 COPY --from=build /usr/local/bin/runtime /usr/local/bin/runtime
 COPY --chown=root:root topologies /topologies

@@ -10,12 +10,15 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Broker, BrokerConfig, Feed};
+use crate::clock;
 use crate::flow::registry::Registry;
 use crate::runtime::{self, LogLimits, Options, Placement, Running, Status};
 use crate::telemetry::{Telemetry, http};
@@ -49,6 +52,8 @@ pub enum Refused {
 pub struct Run {
     orders: mpsc::UnboundedSender<Order>,
     ended: oneshot::Receiver<End>,
+    /// How it ended, once somebody has waited for it.
+    end: Option<End>,
     thread: Option<JoinHandle<()>>,
     telemetry: Telemetry,
     status: Status,
@@ -100,7 +105,7 @@ pub fn start(yaml: &str, registry: &Registry) -> Result<Run, Refused> {
     let thread = named.spawn(move || block_on(work()).unwrap_or_default()).map_err(no_thread)?;
     let no_answer = |_| Refused::Process("the topology's thread ended before it started".to_owned());
     let status = started.recv().map_err(no_answer)??;
-    Ok(Run { orders, ended, thread: Some(thread), telemetry, status })
+    Ok(Run { orders, ended, end: None, thread: Some(thread), telemetry, status })
 }
 
 fn no_thread(error: std::io::Error) -> Refused {
@@ -119,9 +124,15 @@ impl Run {
         let _ = self.orders.send(Order::Kill);
     }
 
-    /// Waits for the end. Cancel-safe.
+    /// Waits for the end. Cancel-safe, and answers the same each time.
     pub async fn ended(&mut self) -> End {
-        (&mut self.ended).await.unwrap_or_else(|_| broken())
+        match &self.end {
+            Some(end) => end.clone(),
+            None => {
+                let end = (&mut self.ended).await.unwrap_or_else(|_| broken());
+                self.end.insert(end).clone()
+            }
+        }
     }
 
     /// Waits for the end, on this thread; not for async code, which has [`ended`](Self::ended).
@@ -131,7 +142,7 @@ impl Run {
             // A panic shows in what it left unsaid.
             let _ = thread.join();
         }
-        self.ended.try_recv().unwrap_or_else(|_| broken())
+        self.end.take().unwrap_or_else(|| self.ended.try_recv().unwrap_or_else(|_| broken()))
     }
 
     /// Why it is not doing all of its work now, as `/ready` says it: a sentence each. Empty: it is.
@@ -205,24 +216,43 @@ impl Hosted {
 
 /// Starts a topology's own broker, on a thread of its own.
 pub(crate) fn embedded(section: &topology::BrokerConfig, feed: Vec<Feed>) -> Result<Broker, Refused> {
-    let listen = section.listen;
-    Broker::start_on_thread(BrokerConfig { listen, feed, ..BrokerConfig::default() }).map_err(|error| {
-        Refused::Process(format!(
-            "the embedded broker cannot listen on {listen}: {error}; stop what listens there, or choose another port"
-        ))
-    })
+    let config = BrokerConfig { listen: section.listen, feed, ..BrokerConfig::default() };
+    Broker::start_on_thread(config).map_err(|error| Refused::Process(format!("the embedded broker: {error}")))
 }
 
-struct Probe(Status);
+/// What the endpoints ask. They answer on a thread of their own.
+struct Probe {
+    status: Status,
+    /// When the main arbiter, where coordinator and supervisor are, last had its turn.
+    turned: Arc<AtomicU64>,
+}
+
+impl Probe {
+    /// So long the main arbiter may be without a turn: far beyond everything that it does.
+    const STUCK: Duration = Duration::from_secs(30);
+
+    /// On the main arbiter, for as long as `shutdown` has not come.
+    fn new(status: Status, shutdown: CancellationToken) -> Self {
+        let turned = Arc::new(AtomicU64::new(clock::tick().0));
+        let turning = turned.clone();
+        actix::spawn(shutdown.run_until_cancelled_owned(async move {
+            loop {
+                turning.store(clock::tick().0, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }));
+        Self { status, turned }
+    }
+}
 
 impl http::Health for Probe {
-    /// Asked by a server on the main arbiter: that it answers is the sign of life.
     fn live(&self) -> bool {
-        true
+        let since = clock::tick().0.saturating_sub(self.turned.load(Ordering::Relaxed));
+        Duration::from_millis(since) < Self::STUCK
     }
 
     fn not_ready(&self) -> Vec<String> {
-        self.0.reasons()
+        self.status.reasons()
     }
 }
 
@@ -233,9 +263,9 @@ fn serve(
     hash: String,
     shutdown: &CancellationToken,
 ) -> Result<(), String> {
-    let health = Arc::new(Probe(status.clone()));
-    let (address, server) = http::serve(listen, telemetry, health, hash, shutdown.clone())
-        .map_err(|error| format!("telemetry.listen: cannot listen on {listen}: {error}"))?;
+    let health = Arc::new(Probe::new(status.clone(), shutdown.clone()));
+    let (address, server) =
+        http::serve(listen, telemetry, health, hash, shutdown.clone()).map_err(|error| error.to_string())?;
     tracing::info!(%address, "serving /metrics, /live, /ready and /version");
     actix::spawn(async move {
         if let Err(error) = server.await {

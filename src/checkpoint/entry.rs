@@ -1,6 +1,6 @@
 //! The record of the log: what was prepared, by whom, and all that a process needs to go on from it.
 //!
-//! On disk: a line `distributary entry 1 <crc32>`, then the length of a JSON head, the head, and the identities as a block
+//! On disk: a line `distributary entry 2 <crc32>`, then the length of a JSON head, the head, and the identities as a block
 //! of 25 bytes each (id, content, rejected). The checksum covers everything after the first line. The head is JSON so that a
 //! person can read an entry with a pager; the identities are not, because there may be millions.
 
@@ -119,7 +119,7 @@ pub enum EntryError {
     Damaged(&'static str),
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of an identity in the block.
 const IDENTITY: usize = 25;
 const MAGIC: &str = "distributary entry ";

@@ -56,6 +56,6 @@ pub(super) fn run(arguments: Arguments) -> Exit {
     });
     match served.and_then(|served| served) {
         Ok(()) => Exit::Done,
-        Err(error) => fail(Exit::Failed, format!("the broker cannot listen on {}: {error}", arguments.listen)),
+        Err(error) => fail(Exit::Failed, error),
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Exit, connect, load};
+use super::{Exit, connect, load, print};
 use crate::flow::registry::Registry;
 use crate::units::Span;
 
@@ -32,9 +32,7 @@ pub(super) fn run(arguments: Arguments, registry: &Registry) -> Exit {
         Ok(loaded) => loaded,
         Err(exit) => return exit,
     };
-    for note in &topology.notes {
-        println!("{note}");
-    }
-    println!("{}: topology '{}' is valid", arguments.file.display(), topology.name);
-    if arguments.connect { connect::run(&topology, arguments.timeout.0) } else { Exit::Done }
+    let valid = format!("{}: topology '{}' is valid", arguments.file.display(), topology.name);
+    let printed = print(&topology.notes.iter().chain([&valid]).map(|line| format!("{line}\n")).collect::<String>());
+    if arguments.connect { connect::run(&topology, arguments.timeout.0) } else { printed }
 }

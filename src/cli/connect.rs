@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::{FutureExt, LocalBoxFuture, join_all};
 use uuid::Uuid;
 
-use super::{Exit, aside, fail};
+use super::{Exit, aside, fail, print};
 use crate::broker::Broker;
 use crate::checkpoint::{Found, LocalStore, SessionError, StoreError, look};
 use crate::clock;
@@ -27,19 +27,14 @@ pub(super) fn run(topology: &Topology, limit: Duration) -> Exit {
         Ok(outcomes) => outcomes,
         Err(error) => return fail(Exit::Failed, format!("cannot start: {error}")),
     };
-    let mut failed = 0;
-    for (what, outcome) in &outcomes {
-        match outcome {
-            Ok(found) => println!("ok    {what}: {found}"),
-            Err(why) => {
-                failed += 1;
-                println!("FAIL  {what}: {why}");
-            }
-        }
-    }
-    match failed {
+    let lines = outcomes.iter().map(|(what, outcome)| match outcome {
+        Ok(found) => format!("ok    {what}: {found}\n"),
+        Err(why) => format!("FAIL  {what}: {why}\n"),
+    });
+    print(&lines.collect::<String>());
+    match outcomes.iter().filter(|(_, outcome)| outcome.is_err()).count() {
         0 => Exit::Done,
-        _ => fail(Exit::Failed, format!("{failed} of {} checks failed; mend that and try again", outcomes.len())),
+        failed => fail(Exit::Failed, format!("{failed} of {} checks failed; mend that and try again", outcomes.len())),
     }
 }
 

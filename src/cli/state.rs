@@ -2,12 +2,13 @@
 //! partition (protocol R5).
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
-use super::{Exit, fail, load};
+use super::{Exit, fail, load, print};
 use crate::checkpoint::{CheckpointStore, Created, Entry, Kind, LocalStore, Log, StoreError};
 use crate::clock;
 use crate::embed::block_on;
@@ -55,11 +56,11 @@ pub(super) fn run(arguments: Arguments, registry: &Registry) -> Exit {
     let done = block_on(async {
         match arguments.verb {
             Verb::Show => show(&LocalStore::read_only(&root)).await,
-            Verb::Reset { partition, drop } => reset(&topology, &root, &partition, drop).await,
+            Verb::Reset { partition, drop } => reset(&topology, &root, &partition, drop).await.map(|()| String::new()),
         }
     });
     match done {
-        Ok(Ok(())) => Exit::Done,
+        Ok(Ok(text)) => print(&text),
         Ok(Err(error)) => {
             let locked = matches!(error.downcast_ref(), Some(StoreError::Locked { .. }));
             fail(if locked { Exit::LogLost } else { Exit::Failed }, format!("{error:#}"))
@@ -79,11 +80,13 @@ async fn entries(store: &LocalStore) -> anyhow::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-async fn show(store: &LocalStore) -> anyhow::Result<()> {
+/// The log in words.
+async fn show(store: &LocalStore) -> anyhow::Result<String> {
+    let mut text = String::new();
     let entries = entries(store).await?;
     let log = Log::read(&entries);
     let newest = entries.last().context("the checkpoint log is empty")?;
-    println!("topology {}, store {}, entries {} to {}", newest.topology, newest.store, log.floor, log.last);
+    writeln!(text, "topology {}, store {}, entries {} to {}", newest.topology, newest.store, log.floor, log.last)?;
     for entry in &entries {
         let what = match &entry.kind {
             Kind::Session { new_store: false } => "a process started".to_owned(),
@@ -97,24 +100,30 @@ async fn show(store: &LocalStore) -> anyhow::Result<()> {
         };
         let doubts: usize = entry.in_doubt.values().map(Vec::len).sum();
         let doubts = if doubts == 0 { String::new() } else { format!(", {doubts} ids in doubt") };
-        println!("entry {}, {}: {what}{doubts}", entry.number, at(entry.written));
+        writeln!(text, "entry {}, {}: {what}{doubts}", entry.number, at(entry.written))?;
         for part in &entry.parts {
             let sinks: Vec<_> =
                 part.sinks.iter().map(|(sink, prepared)| format!("{sink} {} rows", prepared.rows)).collect();
             let rejected = part.ids.iter().filter(|(_, rejected)| *rejected).count();
             let rejected = if rejected == 0 { String::new() } else { format!(" ({rejected} rejected)") };
             let sinks = if sinks.is_empty() { "no rows".to_owned() } else { sinks.join(", ") };
-            println!(
+            writeln!(
+                text,
                 "  partition {} epoch {}: {} messages{rejected}; {sinks}",
                 part.partition, part.epoch, part.messages
-            );
+            )?;
         }
     }
     for (partition, base) in &log.base {
         let sinks: Vec<_> = base.sinks.iter().map(|(sink, epoch)| format!("{sink} {epoch}")).collect();
-        println!("partition {partition}: last epoch {}; committed, its sinks show: {}", base.epoch, sinks.join(", "));
+        writeln!(
+            text,
+            "partition {partition}: last epoch {}; committed, its sinks show: {}",
+            base.epoch,
+            sinks.join(", ")
+        )?;
     }
-    Ok(())
+    Ok(text)
 }
 
 fn at(millis: i64) -> String {

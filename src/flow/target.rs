@@ -24,7 +24,7 @@ pub trait Target: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// One sentence: lower case, no full stop.
     const ABOUT: &'static str;
 
-    /// A stage in YAML, as it would stand under its name.
+    /// A stage in YAML, as it would stand under its name: one key a line, without `from` and `type`.
     const EXAMPLE: &'static str;
 
     /// What it can promise at best; what [`sink`](Self::sink) returns must be of that sort.

@@ -150,9 +150,10 @@ impl CoordinatorActor {
     /// Says something that is true only while the log is ours: to a process that has lost it without knowing, the sinks
     /// show what its successor has committed, and no reset would mend that.
     fn unless_lost(&self, notice: Notice, ctx: &mut Context<Self>) {
-        let (store, session) = (self.store.clone(), self.session);
+        let (store, session, ours) = (self.store.clone(), self.session, self.ledger.log().last);
         let newest = async move {
-            let number = store.list().await.ok()?.last().copied()?;
+            // Nothing is read if there is nothing new: an entry may name millions of identities.
+            let number = store.list().await.ok()?.last().copied().filter(|newest| *newest > ours)?;
             let foreign = store.read(number).await.ok()??.session != session;
             foreign.then_some(number)
         };

@@ -70,31 +70,14 @@ pub(super) struct Build {
 impl Plan {
     /// The sinks below a receiver, by what they take part in.
     pub fn tree(&self, receiver: &StageName) -> Tree {
-        let topology = &self.topology;
-        let mut sinks = BTreeSet::new();
-        if let Some(receiver) = topology.receivers.get(receiver) {
-            receiver.stages.iter().for_each(|stage| sinks_below(stage, &mut sinks));
-        }
-        let dead_letter = topology.dead_letter.as_ref();
-        let exactly_once = sinks.iter().filter_map(|sink| topology.sinks.get(sink)).chain(dead_letter);
-        let exactly_once = exactly_once.filter(|spec| spec.guarantee == crate::flow::registry::Guarantee::ExactlyOnce);
-        let exactly_once = exactly_once.map(|spec| spec.name.clone()).collect();
-        Tree { sinks, exactly_once, dead_letter: dead_letter.map(|spec| spec.name.clone()) }
+        let sinks = self.topology.sinks_below(receiver).into_iter().cloned().collect();
+        let exactly_once = self.topology.exactly_once(receiver).map(|sink| sink.name.clone()).collect();
+        Tree { sinks, exactly_once, dead_letter: self.topology.dead_letter.as_ref().map(|sink| sink.name.clone()) }
     }
 
     /// Whether the topology has this partition.
     pub fn is_configured(&self, partition: &PartitionId) -> bool {
         self.topology.receivers.get(&partition.receiver).is_some_and(|r| partition.index < r.partitions)
-    }
-}
-
-fn sinks_below(stage: &topology::Stage, sinks: &mut BTreeSet<StageName>) {
-    match stage {
-        topology::Stage::Translator(translator) => translator.next.iter().for_each(|next| sinks_below(next, sinks)),
-        topology::Stage::Batcher(batcher) => batcher.next.iter().for_each(|next| sinks_below(next, sinks)),
-        topology::Stage::Sink(name) => {
-            sinks.insert(name.clone());
-        }
     }
 }
 

@@ -74,6 +74,8 @@ pub(super) struct LinkState {
     room: Arc<Notify>,
     draining: bool,
     connected: bool,
+    /// The source has handed out all it has, as far as it is known.
+    exhausted: bool,
     intake_ended: bool,
     closed: bool,
     /// What is to be settled next.
@@ -217,9 +219,13 @@ impl ReceiverActor {
             receiver.link.intake = Some(intake);
             match received {
                 Some(Ok(Received::Batch { raw, deliveries, rejects })) => {
+                    receiver.link.exhausted = false;
                     receiver.arrived(raw, deliveries, rejects, ctx);
                 }
-                Some(Ok(Received::Exhausted)) => receiver.want_the_rest(),
+                Some(Ok(Received::Exhausted)) => {
+                    receiver.link.exhausted = true;
+                    receiver.want_the_rest();
+                }
                 Some(Ok(Received::End)) => {
                     receiver.link.intake_ended = true;
                     receiver.stage.report(StageEvent::InputEnded);

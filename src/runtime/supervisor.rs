@@ -166,6 +166,7 @@ impl SupervisorActor {
         if configured.all(|p| matches!(p.standing, Standing::Parked)) {
             self.finish(End::Failed(format!("all partitions are parked; the last one, {id}: {reason}")), ctx);
         }
+        self.drain_if_all_ended(ctx);
         self.drained_or_not();
     }
 

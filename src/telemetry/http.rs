@@ -57,7 +57,7 @@ struct State {
     version: Version,
 }
 
-/// Binds at once, so that a taken port is known before anything starts, and returns where it listens and the server.
+/// Binds at once, so that a taken port is known here, and returns where it listens and the server.
 /// The server must be polled; it ends soon after `shutdown`, when the requests under way are answered.
 pub fn serve(
     listen: SocketAddr,

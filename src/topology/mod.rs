@@ -22,7 +22,7 @@
 //! | `editor` | the JSON Schema of the whole file, for editors |
 //! | `describe`, `starter` | the same schemas as documentation, and as a file to start from |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +84,20 @@ pub struct Topology {
     pub notes: Vec<String>,
 }
 
+impl Topology {
+    /// The sinks below a receiver; none below one that it does not have.
+    pub fn sinks_below(&self, receiver: &StageName) -> BTreeSet<&StageName> {
+        self.receivers.get(receiver).iter().flat_map(|receiver| &receiver.stages).flat_map(Stage::sinks).collect()
+    }
+
+    /// The sinks of a receiver that take part in checkpoints: those below it that are exactly once, and the dead letter if
+    /// it is. With one of them the receiver makes entries and remembers ids.
+    pub fn exactly_once(&self, receiver: &StageName) -> impl Iterator<Item = &SinkSpec> {
+        let sinks = self.sinks_below(receiver).into_iter().filter_map(|name| self.sinks.get(name));
+        sinks.chain(&self.dead_letter).filter(|sink| sink.guarantee == Guarantee::ExactlyOnce)
+    }
+}
+
 /// A receiver and what is below it.
 pub struct Receiver {
     /// The word after `type:`.
@@ -102,6 +116,16 @@ pub struct Receiver {
     pub max_time: Option<Duration>,
     /// What takes from it. Every path ends in a sink, with one batcher before it.
     pub stages: Vec<Stage>,
+}
+
+impl Stage {
+    fn sinks(&self) -> Vec<&StageName> {
+        match self {
+            Self::Sink(name) => vec![name],
+            Self::Translator(stage) => stage.next.iter().flat_map(Self::sinks).collect(),
+            Self::Batcher(stage) => stage.next.iter().flat_map(Self::sinks).collect(),
+        }
+    }
 }
 
 /// A stage below a receiver.

@@ -6,13 +6,14 @@ use super::check::Declared;
 use super::problem::{Path, Report};
 use super::schema::Section;
 use super::settings::{MissingId, StoreConfig};
-use super::{Receiver, SinkSpec, Stage, Topology};
+use super::{Receiver, SinkSpec, Topology};
 use crate::flow::StageName;
 use crate::flow::registry::Guarantee;
 use crate::units::Span;
 
-/// What one known id takes: 16 bytes of its hash, 8 of its content's.
-const ID_BYTES: u64 = 24;
+/// What one known id takes at most: 16 bytes of its hash, 8 of its content's, one of marks, and its places in an index that
+/// is between half and seven eighths full.
+const ID_BYTES: u64 = 46;
 
 /// `url: embedded` means the topology's own broker, so there must be one.
 pub(super) fn embedded_broker(stages: &[Declared], has_broker: bool, report: &mut Report) {
@@ -65,18 +66,18 @@ pub(super) fn settings(topology: &Topology, given: Given, report: &mut Report) {
     }
     for (name, receiver) in &topology.receivers {
         let in_flight = u64::from(receiver.partitions).saturating_mul(receiver.max_unsettled);
-        if exactly_once(topology, receiver) && in_flight > identity.max_ids {
+        if remembers(topology, name) && in_flight > identity.max_ids {
             let message = format!(
                 "fewer than the partitions of receivers.{name} may have unsettled together: its intake would never be \
                  at full speed; raise it, or lower max_unsettled"
             );
             report.problem(&section("identity").key("max_ids"), message);
         }
-        if exactly_once(topology, receiver) {
+        if remembers(topology, name) {
             horizon(name, receiver, identity.horizon, given.horizon, report);
         }
     }
-    if !given.store && topology.receivers.values().any(|receiver| exactly_once(topology, receiver)) {
+    if !given.store && topology.receivers.keys().any(|name| remembers(topology, name)) {
         let message = "exactly once needs a checkpoint log that outlives the process: write 'store: ./state', \
                        or 'store: memory' to start from nothing each time";
         let path = section("checkpoint").key("store");
@@ -120,10 +121,10 @@ pub(super) fn notes(topology: &Topology, report: &mut Report) {
         Some(sink) => report.note(promise("dead_letter", sink, topology)),
         None => report.note("warning: no dead_letter section: a rejected message parks its partition"),
     }
-    let mut remembers = false;
+    let mut any = false;
     for (name, receiver) in &topology.receivers {
-        if exactly_once(topology, receiver) {
-            remembers = true;
+        if remembers(topology, name) {
+            any = true;
         } else {
             report.note(format!(
                 "receivers.{name} ({}): none of its sinks is exactly once: it makes no checkpoint entries and remembers \
@@ -132,12 +133,12 @@ pub(super) fn notes(topology: &Topology, report: &mut Report) {
             ));
         }
     }
-    if !remembers {
+    if !any {
         return;
     }
     let max_ids = topology.identity.max_ids;
     report.note(format!(
-        "identity: at most {max_ids} known ids per receiver, {ID_BYTES} bytes each: {} MiB",
+        "identity: at most {max_ids} known ids per receiver, up to {ID_BYTES} bytes each: {} MiB",
         max_ids.saturating_mul(ID_BYTES).div_ceil(1 << 20)
     ));
     if topology.checkpoint.store == StoreConfig::Memory {
@@ -160,16 +161,7 @@ fn promise(path: &str, sink: &SinkSpec, topology: &Topology) -> String {
     format!("{path} ({}): {promise}", sink.kind.name())
 }
 
-/// Whether a sink below the receiver is exactly once, so that it makes entries and remembers ids.
-fn exactly_once(topology: &Topology, receiver: &Receiver) -> bool {
-    let promises = |name: &StageName| topology.sinks.get(name).map(|sink| sink.guarantee);
-    receiver.stages.iter().flat_map(sinks_below).any(|name| promises(name) == Some(Guarantee::ExactlyOnce))
-}
-
-fn sinks_below(stage: &Stage) -> Vec<&StageName> {
-    match stage {
-        Stage::Sink(name) => vec![name],
-        Stage::Translator(stage) => stage.next.iter().flat_map(sinks_below).collect(),
-        Stage::Batcher(stage) => stage.next.iter().flat_map(sinks_below).collect(),
-    }
+/// Whether the receiver makes checkpoint entries and remembers ids.
+fn remembers(topology: &Topology, receiver: &StageName) -> bool {
+    topology.exactly_once(receiver).next().is_some()
 }

@@ -38,7 +38,7 @@ pub trait MessageMapper: Clone + DeserializeOwned + JsonSchema + Send + Sync + '
     /// One sentence: lower case, no full stop.
     const ABOUT: &'static str;
 
-    /// A stage in YAML, as it would stand under its name.
+    /// A stage in YAML, as it would stand under its name: one key a line, without `from` and `type`.
     const EXAMPLE: &'static str;
 
     /// The columns of a row, in order: name and type, in the words of the translators `csv` and `json`. All are nullable.

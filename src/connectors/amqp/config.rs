@@ -190,11 +190,13 @@ fn parse(url: &str) -> Result<Parsed, String> {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let port = match port.strip_prefix(':') {
-        Some(port) => {
-            port.parse().ok().filter(|&port| port > 0).ok_or_else(|| format!("'{port}' is not a port: {FORM}"))?
-        }
+        Some(port) => port
+            .parse()
+            .ok()
+            .filter(|&port| port > 0)
+            .ok_or_else(|| format!("what follows the last ':' is not a port: {FORM}"))?,
         None if port.is_empty() => 5672,
-        None => return Err(format!("'{port}' after the host: {FORM}")),
+        None => return Err(format!("only a port may follow the host: {FORM}")),
     };
     if host.is_empty() {
         return Err(format!("there is no host: {FORM}"));

@@ -181,7 +181,7 @@ fn refused(error: &PeerError, what: &str, place: &Place) -> StageError {
             ErrorCondition::AmqpError(AmqpError::PreconditionFailed) if said.contains("inequivalent arg") => {
                 let name = queue.strip_prefix("/queue/").unwrap_or(queue);
                 format!(
-                    "{place} does not declare queue '{queue}' otherwise than it is ({said}); write 'queue: /amq/queue/{name}', which takes it as it is"
+                    "{place} has queue '{queue}' with other properties than this form of its address declares ({said}); write 'queue: /amq/queue/{name}', which takes it as it is"
                 )
             }
             _ => format!(

@@ -182,6 +182,9 @@ impl ReceiverActor {
             self.outlets.send(Batch { rows, receipt });
         }
         self.want_checkpoint();
+        if self.link.exhausted {
+            self.want_the_rest();
+        }
     }
 
     /// Offers held deliveries again whose identity is free, as far as there are permits.

@@ -23,7 +23,7 @@ struct Order<'a> {
 impl MessageMapper for Orders {
     const NAME: &'static str = "orders";
     const ABOUT: &'static str = "reads orders";
-    const EXAMPLE: &'static str = "{ from: queue, type: orders, prefix: '#' }";
+    const EXAMPLE: &'static str = "prefix: '#'";
     const COLUMNS: &'static [(&'static str, &'static str)] = &[("n", "int64"), ("kind", "utf8")];
     type Row = Order<'static>;
 
@@ -94,7 +94,7 @@ struct Headers {}
 impl MessageMapper for Headers {
     const NAME: &'static str = "headers";
     const ABOUT: &'static str = "says what a message has";
-    const EXAMPLE: &'static str = "{ from: queue, type: headers }";
+    const EXAMPLE: &'static str = "";
     const COLUMNS: &'static [(&'static str, &'static str)] = &[("said", "utf8")];
     type Row = Value;
 

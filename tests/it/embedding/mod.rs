@@ -170,7 +170,7 @@ struct Stuck {}
 impl Target for Stuck {
     const NAME: &str = "stuck";
     const ABOUT: &str = "never gets done";
-    const EXAMPLE: &str = "{ from: queue, type: stuck, delivery: at_least_once }";
+    const EXAMPLE: &str = "delivery: at_least_once";
     const GUARANTEE: Guarantee = Guarantee::AtLeastOnce;
 
     fn check(&self, input: &SchemaRef) -> Result<(), String> {

@@ -29,7 +29,7 @@ struct Order {
 impl MessageMapper for Orders {
     const NAME: &str = "orders";
     const ABOUT: &str = "reads orders like '12.50 USD' with the property 'tenant'";
-    const EXAMPLE: &str = "{ from: queue, type: orders, currency: EUR }";
+    const EXAMPLE: &str = "currency: EUR";
     const COLUMNS: &[(&str, &str)] = &[("tenant", "utf8"), ("amount", "decimal(12,2)"), ("currency", "utf8")];
     type Row = Order;
 
@@ -53,7 +53,7 @@ struct Lines {
 impl Target for Lines {
     const NAME: &str = "lines";
     const ABOUT: &str = "appends rows to a file as lines of JSON";
-    const EXAMPLE: &str = "{ from: parsed, type: lines, delivery: at_least_once, path: rows.jsonl }";
+    const EXAMPLE: &str = "delivery: at_least_once\npath: rows.jsonl";
     const GUARANTEE: Guarantee = Guarantee::AtLeastOnce;
 
     fn sink(&self, _: &SinkContext, _: &PartitionId) -> SinkInstance {
