@@ -30,7 +30,7 @@ use crate::flow::{Translator, TranslatorFactory};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 pub struct JsonConfig {
     /// The keys to read, with their types. All are nullable. A type is an Arrow name or an SQL alias, like int64, utf8,
-    /// boolean, timestamp, date or "decimal(10,2)", or nested: "list<int32>", "struct<name: utf8>"; a date or timestamp
+    /// boolean, timestamp, date or "decimal(10,2)", or nested: `list<int32>`, `struct<name: utf8>`; a date or timestamp
     /// may have a format of its own: `{ type: date, format: "%d.%m.%Y" }`.
     pub columns: Ordered<ColumnType>,
     /// How many records a body holds.
