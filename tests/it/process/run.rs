@@ -98,8 +98,12 @@ impl Process {
     /// Waits until it has said a line with this in it, and answers the line.
     pub fn said(&self, words: &str) -> String {
         until(Duration::from_secs(60), words, || {
+            // Asked first: after it, the text is whole.
+            let ended = self.reader.as_ref().is_none_or(JoinHandle::is_finished);
             let text = self.text();
-            text.lines().find(|line| line.contains(words)).map(str::to_owned)
+            let line = text.lines().find(|line| line.contains(words)).map(str::to_owned);
+            assert!(line.is_some() || !ended, "it ended without a word of '{words}':\n{text}");
+            line
         })
     }
 
