@@ -30,7 +30,7 @@ pub struct Config {
     /// Where the broker is: `amqp://host:port` (port 5672 if left out), with `user:password@` before the host if you like
     /// (reserved characters percent-encoded), or the word `embedded` for the topology's own broker.
     pub url: String,
-    /// The queue, sent to the broker verbatim.
+    /// The queue, sent to the broker verbatim. RabbitMQ wants `/amq/queue/NAME` before 4.0, `/queues/NAME` from then on.
     pub queue: String,
     /// Log in as this user (SASL PLAIN). Without a user: SASL ANONYMOUS.
     pub user: Option<String>,
