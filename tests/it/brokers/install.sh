@@ -44,7 +44,7 @@ rabbitmq() {
         fail "RabbitMQ comes from Debian 12's packages for amd64, and this is another system"
     # Lists and cache of its own: this works without the rights for the system's.
     mkdir -p "$scratch"/{lists,cache/archives}/partial
-    local apt=(apt-get -qq -o Dir::State::Lists="$scratch/lists" -o Dir::Cache="$scratch/cache" -o APT::Sandbox::User=root -o Debug::NoLocking=1)
+    local apt=(timeout 600 apt-get -qq -o Dir::State::Lists="$scratch/lists" -o Dir::Cache="$scratch/cache" -o APT::Sandbox::User=root -o Debug::NoLocking=1)
     "${apt[@]}" update >&2 || fail "apt-get update failed: RabbitMQ comes from Debian's packages"
     local what sum packages=()
     while read -r what sum; do packages+=("$what"); done < <(pinned deb)
@@ -66,7 +66,7 @@ artemis() {
     [ "${java:-0}" -ge 17 ] || fail "Artemis needs Java 17 or later: apt-get install openjdk-17-jre-headless"
     have mvn || fail "Artemis comes by Maven: apt-get install maven"
     read -r what sum < <(pinned maven)
-    mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy -Dartifact="$what" -DoutputDirectory="$scratch" </dev/null 2>&1 |
+    timeout 600 mvn -q -B org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy -Dartifact="$what" -DoutputDirectory="$scratch" </dev/null 2>&1 |
         sed 's/\x1b\[[0-9;]*m//g' >&2 || fail "Maven cannot get $what"
     local archives=("$scratch"/*.tar.gz)
     verify "${archives[0]}" "$sum"
@@ -86,7 +86,7 @@ sys.exit(sys.version_info[:2] != (3, 11) or not os.path.exists(sysconfig.get_pat
     done
     [ "$interpreter" ] || fail "the clients need Python 3.11 with venv and headers: apt-get install python3-venv python3-dev"
     "$interpreter" -m venv "$new"
-    local pip=("$new/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --no-deps --require-hashes)
+    local pip=(timeout 900 "$new/bin/python" -m pip install --quiet --no-input --disable-pip-version-check --no-deps --require-hashes)
     pinned wheel | sed 's/ / --hash=sha256:/' >"$scratch/wheels"
     pinned sdist | sed 's/ / --hash=sha256:/' >"$scratch/sdists"
     "${pip[@]}" --only-binary :all: --requirement "$scratch/wheels" >&2 || fail "pip cannot get the wheels of tests/it/brokers/pins"
@@ -98,7 +98,7 @@ sys.exit(sys.version_info[:2] != (3, 11) or not os.path.exists(sysconfig.get_pat
 mkdir -p "$cache"
 # Two that install at once: the second waits, and finds it there.
 exec 9>"$cache/lock"
-flock 9
+flock -w 1800 9 || fail "another installation holds $cache/lock for half an hour"
 if [ ! -d "$folder" ]; then
     echo "installing $tool into $folder" >&2
     scratch=$(mktemp -d "$cache/installing-XXXXXX")

@@ -129,5 +129,7 @@ done
 echo ready
 if read -r signal; then
     kill -s "$signal" -- "-$group"
+    # One that hangs in its end is killed.
+    timeout 60 tail --pid="$group" -s 0.05 -f /dev/null || kill -s KILL -- "-$group"
     wait "$group" 2>/dev/null || true
 fi
