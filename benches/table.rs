@@ -107,25 +107,28 @@ impl SourceFactory for Stock {
 #[async_trait]
 impl Source for Stock {
     async fn connect(&mut self) -> Result<Link> {
-        let intake = Shelf { stock: self.clone(), next: 0, number: 0 };
+        let intake = Shelf { stock: self.clone(), next: (0, 0), number: 0 };
         Ok(Link { intake: Box::new(intake), settler: Box::new(Till) })
     }
 }
 
 struct Shelf {
     stock: Stock,
-    next: usize,
+    /// The next batch, and its first row that was not taken.
+    next: (usize, usize),
     number: u64,
 }
 
 #[async_trait]
 impl Intake for Shelf {
     async fn receive(&mut self, room: Room) -> Result<Received> {
-        let Some(batch) = self.stock.0.get(self.next) else { return Ok(Received::End) };
-        if room.deliveries < batch.num_rows() {
-            return std::future::pending().await;
-        }
-        self.next += 1;
+        let (at, first) = self.next;
+        let Some(batch) = self.stock.0.get(at) else { return Ok(Received::End) };
+        let batch = batch.slice(first, room.deliveries.min(batch.num_rows() - first));
+        self.next = match first + batch.num_rows() {
+            taken if taken < self.stock.0[at].num_rows() => (at, taken),
+            _ => (at + 1, 0),
+        };
         let (ids, bodies) = (batch.column(0), batch.column(3));
         let text = |column: &ArrayRef, row: usize| {
             let column = column.as_any().downcast_ref::<StringArray>().expect("text");
@@ -137,7 +140,7 @@ impl Intake for Shelf {
             Delivery { id: DeliveryId(self.number), identity, bytes: 200, anonymous: false }
         });
         let deliveries = deliveries.collect();
-        Ok(Received::Batch { raw: Rows::one_per_delivery(batch.clone()), deliveries, rejects: Vec::new() })
+        Ok(Received::Batch { raw: Rows::one_per_delivery(batch), deliveries, rejects: Vec::new() })
     }
 }
 

@@ -70,9 +70,14 @@ impl Budget {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether so many deliveries are half of it.
+    pub fn is_half(&self, deliveries: u64) -> bool {
+        deliveries * 2 >= self.0.max_deliveries
+    }
+
     /// Whether half of it is used: time for a checkpoint, so that intake goes on during prepare and commit.
     pub fn half_used(&self) -> bool {
-        self.unsettled() * 2 >= self.0.max_deliveries || self.unsettled_bytes() * 2 >= self.0.max_bytes
+        self.is_half(self.unsettled()) || self.unsettled_bytes() * 2 >= self.0.max_bytes
     }
 }
 

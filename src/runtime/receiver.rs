@@ -251,12 +251,13 @@ impl ReceiverActor {
         (deliveries > 0).then_some(Room { deliveries, ..room })
     }
 
-    /// Asks for a checkpoint when half the budget is used, once per epoch; at once when all of it is.
+    /// Asks for a checkpoint when half the budget is used, once per epoch; at once when the epoch alone has half of it, so
+    /// that the next one fills while this one is committed, or when all of it is used.
     fn want_checkpoint(&mut self) {
-        let full = self.budget.room().is_none();
-        if self.budget.half_used() && (full || !self.epoch.wanted) && self.epoch.sent.count > 0 {
+        let urgent = self.budget.room().is_none() || self.budget.is_half(self.epoch.sent.count);
+        if self.budget.half_used() && (urgent || !self.epoch.wanted) && self.epoch.sent.count > 0 {
             self.epoch.wanted = true;
-            self.stage.report(StageEvent::CheckpointWanted { urgent: full });
+            self.stage.report(StageEvent::CheckpointWanted { urgent });
         }
     }
 

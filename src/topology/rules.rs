@@ -11,9 +11,8 @@ use crate::flow::StageName;
 use crate::flow::registry::Guarantee;
 use crate::units::Span;
 
-/// What one known id takes at most: 16 bytes of its hash, 8 of its content's, one of marks, and its places in an index that
-/// is between half and seven eighths full.
-const ID_BYTES: u64 = 46;
+/// What one known id takes at most: 16 bytes of its hash, 8 of its content's, one of marks, and its places in an index.
+const ID_BYTES: u64 = 66;
 
 /// `url: embedded` means the topology's own broker, so there must be one.
 pub(super) fn embedded_broker(stages: &[Declared], has_broker: bool, report: &mut Report) {

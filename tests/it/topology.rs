@@ -109,7 +109,7 @@ fn a_whole_topology_becomes_what_the_runtime_builds_from() {
             "sinks.lake (lake): exactly once",
             "sinks.shown (console): at least once",
             "dead_letter (lake): exactly once",
-            "identity: at most 20000000 known ids per receiver, up to 46 bytes each: 878 MiB",
+            "identity: at most 20000000 known ids per receiver, up to 66 bytes each: 1259 MiB",
         ]
     );
 }
