@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, RecordBatch, StringArray, TimestampMillisecondArray};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray, TimestampMillisecondArray};
 use arrow::csv::ReaderBuilder;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use async_trait::async_trait;
@@ -129,14 +129,10 @@ impl Intake for Shelf {
             taken if taken < self.stock.0[at].num_rows() => (at, taken),
             _ => (at + 1, 0),
         };
-        let (ids, bodies) = (batch.column(0), batch.column(3));
-        let text = |column: &ArrayRef, row: usize| {
-            let column = column.as_any().downcast_ref::<StringArray>().expect("text");
-            column.value(row).as_bytes().to_vec()
-        };
+        let (ids, bodies) = (batch.column(0).as_string::<i32>(), batch.column(3).as_string::<i32>());
         let deliveries = (0..batch.num_rows()).map(|row| {
             self.number += 1;
-            let identity = Identity::of(&text(ids, row), &text(bodies, row));
+            let identity = Identity::of(ids.value(row).as_bytes(), bodies.value(row).as_bytes());
             Delivery { id: DeliveryId(self.number), identity, bytes: 200, anonymous: false }
         });
         let deliveries = deliveries.collect();

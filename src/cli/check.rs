@@ -19,7 +19,8 @@ Exit codes: 0 fine, 1 something cannot be reached or used, 78 the file is not va
 pub(super) struct Arguments {
     /// The topology file.
     file: PathBuf,
-    /// Also try the broker and the queue, the tables, the store and the dead letter. Receives no message and makes nothing.
+    /// Also try the broker and the queue, the tables, the store and the dead letter. Receives no message, and
+    /// makes nothing but what a broker makes by itself when a queue is asked for.
     #[arg(long)]
     connect: bool,
     /// How long each of them may take.

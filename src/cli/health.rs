@@ -2,6 +2,8 @@
 //!
 //! One GET each, over a plain socket: a probe runs every few seconds and needs no more of HTTP.
 
+use std::net::SocketAddr;
+
 use clap::Args;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,9 +22,9 @@ const LONGEST: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where the topology's `telemetry.listen` is.
-    #[arg(long, env = "RUNTIME_HEALTH_URL", default_value = "http://127.0.0.1:9464", value_name = "URL")]
-    url: String,
+    /// Where the topology's `telemetry.listen` is. Left out: this machine, at the port of RUNTIME_TELEMETRY or at 9464.
+    #[arg(long, env = "RUNTIME_HEALTH_URL", value_name = "URL")]
+    url: Option<String>,
     /// Ask only whether it lives: that a broker is away makes it not ready, and a restart would not help.
     #[arg(long)]
     live: bool,
@@ -33,7 +35,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Exit {
     let Arguments { url, live, timeout } = arguments;
-    let host = match host(url) {
+    let url = url.clone().unwrap_or_else(|| here(std::env::var("RUNTIME_TELEMETRY").ok().as_deref()));
+    let host = match host(&url) {
         Ok(host) => host,
         Err(why) => return fail(Exit::Usage, why),
     };
@@ -57,6 +60,12 @@ pub(super) fn run(arguments: &Arguments) -> Exit {
             Exit::Failed
         }
     }
+}
+
+/// Where this machine's topology is, if it was told to listen at `telemetry`.
+fn here(telemetry: Option<&str>) -> String {
+    let listen: Option<SocketAddr> = telemetry.and_then(|address| address.parse().ok());
+    format!("http://127.0.0.1:{}", listen.map_or(9464, |listen| listen.port()))
 }
 
 /// Host and port of a URL.
@@ -111,6 +120,12 @@ fn reasons(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn asks_where_this_machine_was_told_to_listen() {
+        assert_eq!(here(None), "http://127.0.0.1:9464");
+        assert_eq!(here(Some("0.0.0.0:9000")), "http://127.0.0.1:9000");
+    }
 
     #[test]
     fn addresses_as_people_write_them() {

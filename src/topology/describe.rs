@@ -361,13 +361,13 @@ fn options(schema: &Value) -> Vec<(String, String)> {
 
 fn range(schema: &Value) -> Option<String> {
     let limit = |key: &str| schema[key].as_f64();
-    let least = limit("minimum").map(|least| (least, format!("{least} or more")));
-    let above = limit("exclusiveMinimum").map(|above| (above, format!("more than {above}")));
-    match (least.or(above), limit("maximum")) {
-        (Some((least, _)), Some(most)) => Some(format!("{least} to {most}")),
-        (Some((_, text)), None) => Some(text),
-        (None, Some(most)) => Some(format!("at most {most}")),
-        (None, None) => None,
+    match (limit("minimum"), limit("exclusiveMinimum"), limit("maximum")) {
+        (Some(least), _, Some(most)) => Some(format!("{least} to {most}")),
+        (Some(least), _, None) => Some(format!("{least} or more")),
+        (None, Some(above), Some(most)) => Some(format!("more than {above}, at most {most}")),
+        (None, Some(above), None) => Some(format!("more than {above}")),
+        (None, None, Some(most)) => Some(format!("at most {most}")),
+        (None, None, None) => None,
     }
 }
 
@@ -417,7 +417,7 @@ mod tests {
         let all = fields(&schema);
         let field = |path: &str| all.iter().find(|field| field.path == path).expect(path);
         assert_eq!(all[0].path, "share", "what must be there comes first");
-        assert_eq!(field("share").form, "number of the whole, 0 to 1");
+        assert_eq!(field("share").form, "number of the whole, more than 0, at most 1");
         assert_eq!(field("size").form, "whole number, 2 or more or text");
         assert_eq!((field("size").about.as_str(), field("size").default.as_deref()), ("How large.", Some("7")));
         assert_eq!(field("map").form, "map of names to map");

@@ -50,6 +50,7 @@ impl Lab {
             .args(arguments)
             .current_dir(self.folder.path())
             .env_remove("RUNTIME_LOG")
+            .env_remove("RUNTIME_TELEMETRY")
             .stdin(Stdio::null())
             .stderr(Stdio::piped());
         Process::new(change(&mut command).spawn().expect("start the binary"))
