@@ -96,11 +96,9 @@ impl Durability {
 /// directory above it that is there. Nothing is left behind.
 pub fn writable(directory: &Path) -> Result<()> {
     let mut there = directory;
-    while !there.exists() {
-        there = match there.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+    // Where even `.` cannot be looked at, the draft says why.
+    while !there.exists() && there != Path::new(".") {
+        there = there.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     }
     let draft = there.join(format!(".{}.tmp", Uuid::new_v4()));
     File::create_new(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|e| failure("write into", there, e))

@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn a_later_version_is_named() {
         let bytes = entry().encode();
-        let text = [b"distributary entry 2 00000000\n".as_slice(), &bytes[30..]].concat();
-        assert_eq!(Entry::decode(&text), Err(EntryError::Version(2)));
+        let text = [b"distributary entry 3 00000000\n".as_slice(), &bytes[30..]].concat();
+        assert_eq!(Entry::decode(&text), Err(EntryError::Version(3)));
     }
 
     proptest! {
