@@ -33,17 +33,7 @@ impl LocalStore {
         let path = root.join("lock");
         let mut lock =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(away)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut pid = String::new();
-                // The owner writes its pid right after locking; an unreadable one is merely not named.
-                let _ = lock.read_to_string(&mut pid);
-                let pid = if pid.trim().is_empty() { "(unknown)".to_owned() } else { pid.trim().to_owned() };
-                return Err(StoreError::Locked { place: root.display().to_string(), pid });
-            }
-            Err(TryLockError::Error(cause)) => return Err(away(cause)),
-        }
+        take(&root, &mut lock)?;
         lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())).map_err(away)?;
         for leftover in fs::read_dir(root.join("entry")).map_err(away)?.flatten() {
             if leftover.file_name().to_string_lossy().starts_with(TEMPORARY) {
@@ -53,14 +43,19 @@ impl LocalStore {
         Ok(Self(Arc::new(Inner { root, _lock: Some(lock) })))
     }
 
-    /// As [`open`](Self::open), but makes nothing: `None` if there is no store, and it could be made.
+    /// The store in `root`, to look at only, if no other process has it: makes and changes nothing, and keeps no lock.
+    /// `None` if there is no store, and it could be made.
     pub fn open_existing(root: impl Into<PathBuf>) -> Result<Option<Self>, StoreError> {
         let root = root.into();
         let folder = root.join("entry");
-        let found = folder.is_dir().then(|| Self::open(&root)).transpose()?;
-        let refused = |error| StoreError::Away { place: root.display().to_string(), cause: io::Error::other(error) };
-        writable(&folder).map_err(refused)?;
-        Ok(found)
+        let away = |cause| StoreError::Away { place: root.display().to_string(), cause };
+        match OpenOptions::new().read(true).write(true).open(root.join("lock")) {
+            Ok(mut lock) => take(&root, &mut lock)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(away(error)),
+        }
+        writable(&folder).map_err(|error| away(io::Error::other(error)))?;
+        Ok(folder.is_dir().then(|| Self::read_only(root)))
     }
 
     /// The store in `root`, to look at only: without its lock, so also while a process has it.
@@ -138,6 +133,22 @@ impl Inner {
     }
 }
 
+/// Takes the lock of the store in `root`, or says who has it.
+fn take(root: &Path, lock: &mut File) -> Result<(), StoreError> {
+    let place = root.display().to_string();
+    match lock.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            // The owner writes its pid right after locking; an unreadable one is merely not named.
+            let _ = lock.read_to_string(&mut pid);
+            let pid = if pid.trim().is_empty() { "(unknown)".to_owned() } else { pid.trim().to_owned() };
+            Err(StoreError::Locked { place, pid })
+        }
+        Err(TryLockError::Error(cause)) => Err(StoreError::Away { place, cause }),
+    }
+}
+
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
@@ -166,5 +177,32 @@ impl CheckpointStore for LocalStore {
             _ => Ok(()),
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_makes_and_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("state");
+        assert!(LocalStore::open_existing(&root).expect("it could be made").is_none());
+        assert!(!root.exists());
+
+        drop(LocalStore::open(&root).expect("made"));
+        let (lock, leftover) = (root.join("lock"), root.join("entry").join(format!("{TEMPORARY}x")));
+        fs::write(&lock, "17").and_then(|()| fs::write(&leftover, "")).expect("written");
+        let looking = LocalStore::open_existing(&root).expect("free").expect("there");
+        assert_eq!((fs::read_to_string(&lock).expect("read").as_str(), leftover.exists()), ("17", true));
+
+        let held = LocalStore::open(&root).expect("a look holds no lock");
+        let refused = LocalStore::open_existing(&root).expect_err("held");
+        assert!(
+            matches!(&refused, StoreError::Locked { pid, .. } if *pid == std::process::id().to_string()),
+            "{refused}"
+        );
+        drop((looking, held));
     }
 }
