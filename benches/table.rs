@@ -1,7 +1,7 @@
 //! From memory into a Delta table, with one partition, beside a bare loop that decodes the same bodies with Arrow's CSV
 //! decoder, writes the same rows with the parquet crate and commits as often.
 //!
-//! `MESSAGES` and `RUNS` change it.
+//! `MESSAGES`, `RUNS` and `ROWS` (rows per commit, of both) change it.
 
 use std::fs::File;
 use std::io::Write;
@@ -28,7 +28,6 @@ use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 
 const BATCH: usize = 4_096;
-const ROWS_PER_COMMIT: usize = 50_000;
 
 fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
@@ -157,7 +156,7 @@ impl Settler for Till {
     }
 }
 
-fn product(folder: &Path, stock: &Stock) -> f64 {
+fn product(folder: &Path, stock: &Stock, rows_per_commit: usize) -> f64 {
     let text = format!(
         "topology: bench
 receivers:
@@ -173,7 +172,7 @@ dead_letter: {{ type: parquet, path: {folder}/rejected }}
 checkpoint: {{ interval: 10s, store: {folder}/state }}
 ",
         folder = folder.display(),
-        unsettled = 2 * ROWS_PER_COMMIT,
+        unsettled = 2 * rows_per_commit,
     );
     let registry = translators::register(connectors::register(Registry::default())).with_source(stock.clone());
     let topology = topology::load(&text, "bench.yaml", &topology::ProcessEnvironment, &registry)
@@ -187,7 +186,7 @@ checkpoint: {{ interval: 10s, store: {folder}/state }}
     started.elapsed().as_secs_f64()
 }
 
-fn bare(folder: &Path, stock: &Stock) -> f64 {
+fn bare(folder: &Path, stock: &Stock, rows_per_commit: usize) -> f64 {
     let declared = Arc::new(Schema::new(vec![
         Field::new("generator_id", DataType::Utf8, true),
         Field::new("row_num", DataType::Int64, true),
@@ -221,7 +220,7 @@ fn bare(folder: &Path, stock: &Stock) -> f64 {
         });
         file.write(&rows).expect("written");
         *written += rows.num_rows();
-        if *written >= ROWS_PER_COMMIT {
+        if *written >= rows_per_commit {
             commit(folder, writer.take(), &mut commits);
         }
     }
@@ -241,21 +240,21 @@ fn commit(folder: &Path, writer: Option<(ArrowWriter<File>, usize, usize)>, comm
 }
 
 fn main() {
-    let (count, runs) = (setting("MESSAGES", 1_000_000), setting("RUNS", 3));
+    let (count, runs, rows) = (setting("MESSAGES", 1_000_000), setting("RUNS", 3), setting("ROWS", 50_000));
     let stock = Stock(Arc::new(messages(count)));
     let mut seconds: [Vec<f64>; 2] = Default::default();
     for _ in 0..runs {
         let folder = tempfile::tempdir().expect("a folder");
-        seconds[0].push(bare(folder.path(), &stock));
+        seconds[0].push(bare(folder.path(), &stock, rows));
         let folder = tempfile::tempdir().expect("a folder");
-        seconds[1].push(product(folder.path(), &stock));
+        seconds[1].push(product(folder.path(), &stock, rows));
     }
     let [bare, product] = seconds.map(|mut seconds| {
         seconds.sort_by(f64::total_cmp);
         count as f64 / seconds[seconds.len() / 2]
     });
     println!(
-        "memory to Delta: bare loop {bare:.0}/s, runtime {product:.0}/s, ratio {:.2} (medians of {runs} runs)",
+        "memory to Delta, {rows} rows a commit: bare loop {bare:.0}/s, runtime {product:.0}/s, ratio {:.2} (medians of {runs} runs)",
         product / bare
     );
 }
