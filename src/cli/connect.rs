@@ -14,7 +14,6 @@ use crate::broker::Broker;
 use crate::checkpoint::{Found, LocalStore, SessionError, StoreError, look};
 use crate::clock;
 use crate::embed::embedded;
-use crate::flow::registry::Guarantee;
 use crate::flow::{PartitionId, Reaction, SourceContext, StoreId, foreign_epochs};
 use crate::topology::{Receiver, SinkSpec, StoreConfig, Topology};
 use crate::units::Span;
@@ -107,8 +106,7 @@ async fn sink(topology: &Topology, spec: &SinkSpec, log: Option<&Option<Found>>)
 
 /// The checkpoint log, if there is one, and what is to be said of it.
 async fn store(topology: &Topology) -> Result<(Option<Found>, String), String> {
-    let specs = topology.sinks.values().chain(&topology.dead_letter);
-    if specs.into_iter().all(|spec| spec.guarantee == Guarantee::AtLeastOnce) {
+    if topology.receivers.keys().all(|receiver| topology.exactly_once(receiver).next().is_none()) {
         return Ok((None, "not needed: no sink is exactly once".to_owned()));
     }
     let StoreConfig::Local(root) = &topology.checkpoint.store else {

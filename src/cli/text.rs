@@ -1,31 +1,13 @@
 //! Text for a terminal: paragraphs on lines that are not too long.
 
+use crate::topology::filled;
+
 /// Lines are no longer than this.
 pub(super) const WIDTH: usize = 100;
 
 /// A paragraph on as many lines as it takes, each so far to the right.
 pub(super) fn wrapped(text: &str, indent: usize) -> String {
-    let mut lines = String::new();
-    let mut length = 0;
-    for word in text.split_whitespace() {
-        let more = word.chars().count();
-        if length > 0 && length + 1 + more > WIDTH {
-            lines.push('\n');
-            length = 0;
-        }
-        if length == 0 {
-            lines.push_str(&" ".repeat(indent));
-            length = indent + more;
-        } else {
-            lines.push(' ');
-            length += 1 + more;
-        }
-        lines.push_str(word);
-    }
-    if length > 0 {
-        lines.push('\n');
-    }
-    lines
+    filled(text, WIDTH - indent).iter().map(|line| format!("{:indent$}{line}\n", "")).collect()
 }
 
 /// Rows of cells below each other, the last cell as long as it likes.

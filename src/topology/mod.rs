@@ -59,6 +59,7 @@ pub use settings::{
 };
 pub use starter::{Parts, starter};
 pub use substitution::{Environment, ProcessEnvironment};
+pub(crate) use words::filled;
 
 /// A topology in which every rule holds.
 pub struct Topology {

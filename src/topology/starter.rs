@@ -143,16 +143,7 @@ fn comment(text: &mut String, indent: usize, sentence: &str) {
 
 /// A comment, on as many lines as it takes.
 fn prose(text: &mut String, indent: usize, sentence: &str) {
-    let mut line = String::new();
-    for word in sentence.split_whitespace() {
-        if !line.is_empty() && indent + 3 + line.chars().count() + word.chars().count() > WIDTH {
-            let _ = writeln!(text, "{:indent$}#{line}", "");
-            line.clear();
-        }
-        line.push(' ');
-        line.push_str(word);
-    }
-    if !line.is_empty() {
-        let _ = writeln!(text, "{:indent$}#{line}", "");
+    for line in words::filled(sentence, WIDTH - indent - 3) {
+        let _ = writeln!(text, "{:indent$}# {line}", "");
     }
 }

@@ -16,7 +16,6 @@ use fe2o3_amqp_types::messaging::{ApplicationProperties, Message, Properties};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::process::until;
 
@@ -200,7 +199,7 @@ impl distributary::flow::Write for Stuck {
     }
 }
 
-fn stuck(broker: &Broker, _folder: &TempDir) -> embed::Run {
+fn stuck(broker: &Broker) -> embed::Run {
     let yaml = format!(
         "topology: stuck
 receivers:
@@ -223,9 +222,9 @@ supervision: {{ drain_timeout: 300ms }}
 /// Not ready at once, nothing accepted, and not taken for a good end.
 #[test]
 fn a_drain_that_does_not_get_done_is_a_failure() {
-    let (broker, folder) = (broker(), tempfile::tempdir().expect("a folder"));
+    let broker = broker();
     send(&broker, &[("a", "1", None), ("b", "2", None)]);
-    let run = stuck(&broker, &folder);
+    let run = stuck(&broker);
     until(Duration::from_secs(60), "ready", || run.reasons().is_empty().then_some(()));
     run.drain();
     until(Duration::from_secs(60), "not ready", || run.reasons().contains(&"draining".to_owned()).then_some(()));
@@ -240,13 +239,13 @@ fn a_drain_that_does_not_get_done_is_a_failure() {
 
 #[test]
 fn a_run_is_killed_by_a_word_and_by_being_dropped() {
-    let (broker, folder) = (broker(), tempfile::tempdir().expect("a folder"));
+    let broker = broker();
     send(&broker, &[("a", "1", None), ("b", "2", None)]);
-    let run = stuck(&broker, &folder);
+    let run = stuck(&broker);
     assert_eq!(run.telemetry().topology(), "stuck");
     run.kill();
     assert_eq!(run.wait(), End::Killed);
-    drop(stuck(&broker, &folder));
+    drop(stuck(&broker));
     until(Duration::from_secs(60), "the messages back", || (broker.queue("orders").unsettled == 0).then_some(()));
     assert_eq!(broker.queue("orders").accepted, 0);
 }
