@@ -38,6 +38,11 @@ impl<T: Send + 'static> Exclusive<T> {
         Self(Some(resource))
     }
 
+    /// Whether nobody has it.
+    pub fn is_free(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Takes the resource. `None`: an operation has it, or had it and did not give it back.
     pub fn take(&mut self) -> Option<T> {
         self.0.take()

@@ -125,6 +125,7 @@ impl Build {
         start(SinkActor {
             stage: self.stage(name.clone()),
             connector: Exclusive::new(connector),
+            waiting: Default::default(),
             terms: Terms { pool, kill, limit },
             dead_letter,
             held: Vec::new(),
