@@ -29,7 +29,8 @@
 //! 2. The **translator** turns message columns into declared columns. What it cannot translate goes to the partition's
 //!    dead letter writer, with its receipt.
 //! 3. The **batcher** collects until there is enough, by rows, bytes or age.
-//! 4. The **sink** lends its connector to one operation at a time and keeps the receipts of what it wrote.
+//! 4. The **sink** lends its connector to one operation at a time, a commit before the writes that wait, and keeps the
+//!    receipts of what it wrote.
 //! 5. The **coordinator** triggers a checkpoint, by its timer or because half a budget is used. The receiver sends a
 //!    barrier; each sink prepares when it arrives, and reports; if anything was rejected the dead letter is prepared last.
 //!    When the receipts add up ([`checkpoint::Ledger`]), one entry with the epochs of all partitions that are ready is
@@ -84,6 +85,9 @@
 //! - **Failures restart the chain, not the stage.** There is no state in a stage that the log does not have.
 //! - **What can block runs elsewhere.** Operations of sinks run on worker threads (`runtime/pool.rs`), so encoding never
 //!   delays a heartbeat.
+//! - **One epoch fills while the one before is committed.** So a receiver gives way to the stages below it after each batch,
+//!   and a commit, which sets budget free, goes before the writes of later epochs: otherwise stages take turns on a whole
+//!   budget, and intake stands still for as long as the sinks work.
 //! - **The runtime is a library with a binary.** The binary hands the standard registry to [`cli::main`]; a program of your
 //!   own hands its own, with its own translators and connectors in it, or runs a topology beside its other work
 //!   ([`embed::start`]).

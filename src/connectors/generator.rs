@@ -222,10 +222,6 @@ struct GeneratorIntake {
 impl Intake for GeneratorIntake {
     async fn receive(&mut self, room: Room) -> Result<Received> {
         let Attachment { run, link } = &*self.attachment;
-        if !run.pool().is_paced() {
-            // Nothing below would ever wait, and the other tasks of this thread want to work too.
-            tokio::task::yield_now().await;
-        }
         loop {
             // Enabled before looking, so that no change between looking and waiting is missed.
             let changed = run.changed.notified();

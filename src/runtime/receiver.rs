@@ -195,6 +195,8 @@ impl ReceiverActor {
             self.want_the_rest();
         }
         let waiting = async move {
+            // A source that always has something would fill the budget before anything of it is translated.
+            tokio::task::yield_now().await;
             let changed = stopped.notified();
             let received = match room {
                 Some(room) => tokio::select! {

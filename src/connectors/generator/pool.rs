@@ -71,11 +71,6 @@ impl Pool {
         }
     }
 
-    /// Whether numbers fall due by the clock.
-    pub fn is_paced(&self) -> bool {
-        self.rate.is_some()
-    }
-
     /// A new link with nothing out.
     pub fn attach(&mut self) -> LinkId {
         let link = LinkId(self.next_link);
