@@ -112,11 +112,14 @@ impl<T> Groups<T> {
 
     /// The identities of a group.
     pub fn members(&self, id: GroupId) -> impl Iterator<Item = (Identity, bool)> + '_ {
-        let members = self.groups.get(&id).into_iter().flat_map(|group| &group.members);
-        members.zip(0..).filter_map(move |(member, at)| {
-            let (identity, place) = (member.identity(), Place { group: id, at });
-            let here = self.index.find(hash(identity.id), |found| *found == place).is_some();
-            here.then_some((identity, member.rejected))
+        self.groups.get(&id).into_iter().flat_map(move |group| {
+            // Where none has moved to another group, nothing need be looked up.
+            let all = group.live == group.members.len();
+            group.members.iter().zip(0..).filter_map(move |(member, at)| {
+                let (identity, place) = (member.identity(), Place { group: id, at });
+                let here = all || self.index.find(hash(identity.id), |found| *found == place).is_some();
+                here.then_some((identity, member.rejected))
+            })
         })
     }
 

@@ -156,19 +156,23 @@ impl Seen {
 
     /// A message has arrived at `holder.partition`, whose current epoch is `epoch`.
     pub fn offer(&mut self, identity: Identity, holder: Holder, epoch: Epoch) -> Offer {
-        if let Some(cohort) = self.cohort(identity) {
-            return match cohort.state.is_done() {
-                true => Offer::Done,
-                false => self.hold(identity, holder, cohort.partition),
-            };
+        // Other content under an id that was not itself rejected.
+        let mut collides = false;
+        let mut same = None;
+        for (found, known) in self.cohorts.under(identity.id) {
+            match found == identity {
+                true => same = Some(*known.data),
+                false => collides |= !known.rejected,
+            }
+        }
+        if let Some(Cohort { state, partition, .. }) = same {
+            return if state.is_done() { Offer::Done } else { self.hold(identity, holder, partition) };
         }
         let resume = match self.cursors.get(&identity).copied() {
             Some(cursor) if cursor.committing => return self.hold(identity, holder, cursor.partition),
             Some(cursor) => cursor.row,
             None => 0,
         };
-        // Other content under an id that was not itself rejected.
-        let collides = self.cohorts.under(identity.id).any(|(_, known)| !known.rejected);
         let cohort = self.in_flight(holder.partition, holder.generation, Some(epoch));
         self.cohorts.insert(identity, collides, cohort);
         if collides { Offer::Collision } else { Offer::New { resume } }
