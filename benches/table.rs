@@ -79,7 +79,7 @@ impl Kind for Stock {
     }
 
     fn example(&self) -> &'static str {
-        "type: stock"
+        ""
     }
 
     fn schema(&self) -> schemars::Schema {

@@ -78,7 +78,7 @@ impl Kind for ConsoleSink {
     }
 
     fn example(&self) -> &'static str {
-        "type: console\ndelivery: at_least_once\nformat: table\nlimit: 20\n"
+        "delivery: at_least_once\nformat: table\nlimit: 20\n"
     }
 
     fn schema(&self) -> schemars::Schema {

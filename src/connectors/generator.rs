@@ -81,7 +81,7 @@ impl Kind for GeneratorReceiver {
     }
 
     fn example(&self) -> &'static str {
-        "type: generator\npayload: animals_csv\nrate: 100\ncount: 1000\n"
+        "payload: animals_csv\nrate: 100\ncount: 1000\n"
     }
 
     fn schema(&self) -> schemars::Schema {
@@ -91,7 +91,7 @@ impl Kind for GeneratorReceiver {
 
 impl SourceKind for GeneratorReceiver {
     fn example_of(&self, body: &str) -> Option<String> {
-        Some(format!("type: generator\npayload: {{ template: {body} }}\nrate: 100\ncount: 1000\n"))
+        Some(format!("payload: {{ template: {body} }}\nrate: 100\ncount: 1000\n"))
     }
 
     fn plan(&self, config: &serde_json::Value) -> Planned<dyn SourceFactory> {

@@ -47,8 +47,8 @@ pub trait Kind: Send + Sync {
     /// What it is, in a phrase: lower case, no full stop.
     fn about(&self) -> &'static str;
 
-    /// A stage of this kind in YAML, as it would stand under its name: one key a line, without `from`. It must pass the
-    /// check, with the examples of other kinds before and behind it.
+    /// A stage of this kind in YAML, as it would stand under its name: one key a line, without `from` and `type`. It must
+    /// pass the check, with the examples of other kinds before and behind it.
     fn example(&self) -> &'static str;
 
     /// JSON Schema of the stage's own fields (an object; the common ones, `type`, `from`, …, are added by the topology).

@@ -130,7 +130,7 @@ pub(super) fn of_kind(registry: &Registry, section: Section, kind: &dyn Kind) ->
         guarantee: guarantee(registry, section, kind.name()),
         kinds: Vec::new(),
         fields: fields(&schema),
-        example: placed(section, kind.example()),
+        example: placed(section, &example(kind)),
     }
 }
 
@@ -143,14 +143,15 @@ fn of_section(registry: &Registry, section: Section) -> Description {
         about.push(format!("Its columns: {}.", names.join(", ")));
     }
     let of = if section == Section::DeadLetter { Section::Sinks.key() } else { section.key() };
-    let example = section.example().or_else(|| kinds.first().map(|(_, kind)| kind.example())).unwrap_or_default();
+    let first = || kinds.first().map(|(_, kind)| example(*kind)).unwrap_or_default();
+    let example = section.example().map_or_else(first, str::to_owned);
     Description {
         name: section.key().to_owned(),
         about,
         guarantee: None,
         kinds: kinds.into_iter().map(|(name, _)| format!("{of}.{name}")).collect(),
         fields: fields(&stage(section, None)),
-        example: placed(section, example),
+        example: placed(section, &example),
     }
 }
 
@@ -164,6 +165,16 @@ fn of_settings(settings: &Settings) -> Description {
         fields: fields(schema),
         example: format!("{key}:\n{}", indented(example, 2)),
     }
+}
+
+/// A stage of this kind, but for where it takes from.
+pub(super) fn example(kind: &(impl Kind + ?Sized)) -> String {
+    with_type(kind, kind.example())
+}
+
+/// The same with other fields.
+pub(super) fn with_type(kind: &(impl Kind + ?Sized), fields: &str) -> String {
+    format!("type: {}\n{fields}", kind.name())
 }
 
 /// An example as it stands in a topology.

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::describe::{FieldDoc, capital, describe, first_sentence, of_kind};
+use super::describe::{self, FieldDoc, capital, describe, first_sentence, of_kind, with_type};
 use super::problem::suggestion;
 use super::schema::Section;
 use super::words;
@@ -70,21 +70,23 @@ pub fn starter(registry: &Registry, parts: &Parts<'_>) -> Result<String, Vec<Str
     Ok(text)
 }
 
-/// A section with one stage in it: this example, or its kind's own.
-fn stage(text: &mut String, registry: &Registry, section: Section, kind: Option<&dyn Kind>, example: Option<&str>) {
+/// A section with one stage in it, with these fields or those of its kind's example.
+fn stage(text: &mut String, registry: &Registry, section: Section, kind: Option<&dyn Kind>, own: Option<&str>) {
     let (name, from) = section.example_names();
     let (about, fields) = match (kind, describe(registry, section.key())) {
         (Some(kind), _) => (kind.about(), of_kind(registry, section, kind).fields),
         (None, Ok(described)) => (section.about(), described.fields),
         (None, Err(_)) => return,
     };
-    let own = || kind.map(|kind| kind.example()).or_else(|| section.example());
-    let example = example.or_else(own).unwrap_or_default();
+    let example = match kind {
+        Some(kind) => with_type(kind, own.unwrap_or(kind.example())),
+        None => section.example().unwrap_or_default().to_owned(),
+    };
     let _ = write!(text, "\n{}:\n  # {}\n  {name}:\n", section.key(), sentences(&[about.to_owned()]));
     if let Some(from) = from {
         let _ = writeln!(text, "    from: {from}");
     }
-    block(text, 4, example, &fields);
+    block(text, 4, &example, &fields);
 }
 
 /// The section of rejected messages: as its example has it, or like the sink, where there is no such kind.
@@ -92,13 +94,14 @@ fn dead_letter(text: &mut String, registry: &Registry, sink: &str) {
     let section = Section::DeadLetter;
     let example = section.example().unwrap_or_default();
     let word = example.lines().find_map(|line| line.strip_prefix("type: ")).unwrap_or_default();
-    let example = match registry.sinks().get(word) {
-        Some(_) => example,
-        None => registry.sinks().get(sink).map_or(example, |kind| kind.example()),
+    let sinks = registry.sinks();
+    let example = match sinks.get(sink) {
+        Some(kind) if !sinks.contains_key(word) => describe::example(kind.as_ref()),
+        _ => example.to_owned(),
     };
     comment(text, 0, &sentences(&[section.about().to_owned()]));
     let _ = writeln!(text, "{}:", section.key());
-    block(text, 2, example, &[]);
+    block(text, 2, &example, &[]);
 }
 
 /// A stage's fields: those of the example, each below what it is for, then the others as comments.

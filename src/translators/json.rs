@@ -58,8 +58,7 @@ impl Kind for Json {
     }
 
     fn example(&self) -> &'static str {
-        r#"type: json
-columns: { row_num: bigint, animal: string, tags: list<string>, owner: "struct<name: utf8, age: int32>" }
+        r#"columns: { row_num: bigint, animal: string, tags: list<string>, owner: "struct<name: utf8, age: int32>" }
 on_error: dead_letter
 derive: { sent_dt: to_date(sent), owner_name: "owner['name']" }
 "#

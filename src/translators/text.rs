@@ -47,7 +47,7 @@ impl Kind for Text {
     }
 
     fn example(&self) -> &'static str {
-        "type: text\nwhere: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
+        "where: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
     }
 
     fn schema(&self) -> Schema {
@@ -65,7 +65,7 @@ impl Kind for Binary {
     }
 
     fn example(&self) -> &'static str {
-        "type: binary\nselect: [id, sent, \"encode(value, 'hex') AS hex\"]\n"
+        "select: [id, sent, \"encode(value, 'hex') AS hex\"]\n"
     }
 
     fn schema(&self) -> Schema {

@@ -47,8 +47,7 @@ impl Kind for Amqp {
     }
 
     fn example(&self) -> &'static str {
-        r#"type: amqp
-url: "${AMQP_URL:-amqp://127.0.0.1:5672}"
+        r#"url: "${AMQP_URL:-amqp://127.0.0.1:5672}"
 queue: orders
 user: "${AMQP_USER:-guest}"
 password: "${AMQP_PASSWORD:-guest}"

@@ -82,7 +82,7 @@ impl Kind for Delta {
     }
 
     fn example(&self) -> &'static str {
-        "type: delta\ntable: ./data/orders\n"
+        "table: ./data/orders\n"
     }
 
     fn schema(&self) -> schemars::Schema {

@@ -102,8 +102,7 @@ impl Kind for MemoryReceiver {
     }
 
     fn example(&self) -> &'static str {
-        r#"type: memory
-rows:
+        r#"rows:
   - "b7,1,cat,brown,3,2026-01-31 12:00:00"
   - { id: ox-1, value: "b7,2,ox,black,1,2026-01-31 12:00:01" }
 "#
@@ -116,7 +115,7 @@ rows:
 
 impl SourceKind for MemoryReceiver {
     fn example_of(&self, body: &str) -> Option<String> {
-        Some(format!("type: memory\nrows:\n  - {body}\n"))
+        Some(format!("rows:\n  - {body}\n"))
     }
 
     fn plan(&self, config: &Value) -> Planned<dyn SourceFactory> {

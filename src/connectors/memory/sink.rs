@@ -96,7 +96,7 @@ impl Kind for MemorySink {
     }
 
     fn example(&self) -> &'static str {
-        "type: memory\ntable: animals\n"
+        "table: animals\n"
     }
 
     fn schema(&self) -> schemars::Schema {

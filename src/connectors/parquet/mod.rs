@@ -74,7 +74,7 @@ impl Kind for Parquet {
     }
 
     fn example(&self) -> &'static str {
-        "type: parquet\npath: ./data/orders\n"
+        "path: ./data/orders\n"
     }
 
     fn schema(&self) -> schemars::Schema {
