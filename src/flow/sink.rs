@@ -32,7 +32,7 @@ pub trait SinkFactory: Send + Sync {
     /// (`check --connect`). `adopted` as in [`Sink::open`]. A kind that does not say how is not looked at: to open a target
     /// may be to make it.
     async fn probe(&self, _adopted: bool) -> Result<Probed> {
-        Ok(Probed { found: "opened when it starts".to_owned(), foreign: false })
+        Ok(Probed::nothing())
     }
 }
 
@@ -43,6 +43,13 @@ pub struct Probed {
     pub found: String,
     /// As in [`Opened::foreign`].
     pub foreign: bool,
+}
+
+impl Probed {
+    /// Nobody looked.
+    pub fn nothing() -> Self {
+        Self { found: "opened when it starts".to_owned(), foreign: false }
+    }
 }
 
 /// Why a sink whose target has epochs of another checkpoint log is refused, and the way out.

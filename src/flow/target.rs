@@ -5,12 +5,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::registry::{ConfigError, Guarantee, Kind, SinkKind};
-use super::{PartitionId, Result, SinkContext, SinkFactory, SinkInstance, StageError};
+use super::{PartitionId, Probed, Result, SinkContext, SinkFactory, SinkInstance, StageError};
 
 /// Somewhere rows go, as a topology file configures it; [`SinkOf`] makes a kind of it that a topology can name.
 ///
@@ -33,6 +34,11 @@ pub trait Target: DeserializeOwned + JsonSchema + Send + Sync + 'static {
     /// What is wrong with writing rows of these columns, in a sentence. Pure.
     fn check(&self, _input: &SchemaRef) -> Result<(), String> {
         Ok(())
+    }
+
+    /// As [`SinkFactory::probe`].
+    fn probe(&self, _context: &SinkContext, _adopted: bool) -> impl Future<Output = Result<Probed>> + Send {
+        std::future::ready(Ok(Probed::nothing()))
     }
 
     /// A writer for one partition: a [`Write`](super::Write), or a [`Sink`](super::Sink) that takes part in checkpoints.
@@ -98,8 +104,13 @@ struct Factory<T> {
     context: SinkContext,
 }
 
+#[async_trait]
 impl<T: Target> SinkFactory for Factory<T> {
     fn sink(&self, partition: &PartitionId) -> SinkInstance {
         self.target.sink(&self.context, partition)
+    }
+
+    async fn probe(&self, adopted: bool) -> Result<Probed> {
+        self.target.probe(&self.context, adopted).await
     }
 }

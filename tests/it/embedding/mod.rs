@@ -9,7 +9,7 @@ use distributary::broker::{Broker, BrokerConfig};
 use distributary::cli::{self, Exit};
 use distributary::embed::{self, End, Refused};
 use distributary::flow::registry::{Guarantee, Kind, SinkKind, TranslatorKind};
-use distributary::flow::{PartitionId, SinkContext, SinkInstance, SinkOf, Target, message_columns};
+use distributary::flow::{PartitionId, Probed, SinkContext, SinkInstance, SinkOf, StageError, Target, message_columns};
 use distributary::topology::{ProcessEnvironment, json_schema, load};
 use fe2o3_amqp::{Connection, Sender, Session};
 use fe2o3_amqp_types::messaging::{ApplicationProperties, Message, Properties};
@@ -142,6 +142,14 @@ fn own_kinds_are_kinds_of_the_command_line() {
     assert!(problems.contains("'curency'") && problems.contains("currency"), "{problems}");
     let schema = json_schema(&program::kinds()).to_string();
     assert!(schema.contains("The currency of amounts that name none."), "the schema documents it");
+
+    let own = folder.path().join("own.yaml");
+    let own = own.to_str().expect("utf-8");
+    assert_eq!(run(&["init", "--translator", "orders", "--sink", "lines", own]), Exit::Done);
+    assert_eq!(run(&["check", own]), Exit::Done, "{}", fs::read_to_string(own).expect("written"));
+    for name in ["translators.orders", "sinks.lines"] {
+        assert_eq!(run(&["describe", name]), Exit::Done, "{name}");
+    }
 }
 
 #[test]
@@ -149,9 +157,7 @@ fn the_examples_of_own_kinds_pass_their_own_check() {
     let registry = program::kinds();
     let input: SchemaRef = message_columns(DataType::Utf8);
     let translator: &dyn TranslatorKind = registry.translators()["orders"].as_ref();
-    let mut config = example(translator);
-    config.as_object_mut().expect("a map").retain(|key, _| !["from", "type"].contains(&key.as_str()));
-    let planned = translator.plan(&config, &input).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let planned = translator.plan(&example(translator), &input).unwrap_or_else(|errors| panic!("{errors:?}"));
     assert!(planned.output().field_with_name("amount").is_ok());
     let sink: &dyn SinkKind = registry.sinks()["lines"].as_ref();
     assert_eq!(sink.check(&example(sink), &planned.output()), []);
@@ -174,6 +180,10 @@ impl Target for Stuck {
 
     fn check(&self, input: &SchemaRef) -> Result<(), String> {
         if input.fields().len() > 20 { Err("too many columns".to_owned()) } else { Ok(()) }
+    }
+
+    async fn probe(&self, context: &SinkContext, _: bool) -> distributary::flow::Result<Probed> {
+        Err(StageError::away(format!("'{}' is stuck", context.sink)))
     }
 
     fn sink(&self, _: &SinkContext, _: &PartitionId) -> SinkInstance {
@@ -199,8 +209,8 @@ impl distributary::flow::Write for Stuck {
     }
 }
 
-fn stuck(broker: &Broker) -> embed::Run {
-    let yaml = format!(
+fn stuck_topology(broker: &Broker) -> String {
+    format!(
         "topology: stuck
 receivers:
   queue: {{ type: amqp, url: \"{}\", queue: orders }}
@@ -212,11 +222,29 @@ checkpoint: {{ interval: 100ms, store: memory }}
 supervision: {{ drain_timeout: 300ms }}
 ",
         broker.url()
-    );
-    let run = embed::start(&yaml, &embed::standard().with_sink(SinkOf::<Stuck>::default())).expect("started");
+    )
+}
+
+fn stuck(broker: &Broker) -> embed::Run {
+    let run = embed::start(&stuck_topology(broker), &embed::standard().with_sink(SinkOf::<Stuck>::default()))
+        .expect("started");
     let in_hand = || run.telemetry().tallies().get(&"queue".into()).is_some_and(|tally| tally.unsettled == 2);
     until(Duration::from_secs(60), "the messages", || in_hand().then_some(()));
     run
+}
+
+#[test]
+fn a_check_asks_an_own_sink_how_it_is() {
+    let (broker, folder) = (broker(), tempfile::tempdir().expect("a folder"));
+    let file = folder.path().join("stuck.yaml");
+    fs::write(&file, stuck_topology(&broker)).expect("written");
+    let file = file.to_str().expect("utf-8");
+    let check = |words: &[&str]| {
+        let registry = embed::standard().with_sink(SinkOf::<Stuck>::default());
+        cli::run(["stuck", "--log", "off", "check"].iter().chain(words), &registry)
+    };
+    assert_eq!(check(&[file]), Exit::Done);
+    assert_eq!(check(&[file, "--connect"]), Exit::Failed);
 }
 
 /// Not ready at once, nothing accepted, and not taken for a good end.
@@ -257,11 +285,15 @@ fn what_cannot_run_is_refused_with_every_reason() {
     };
     assert!(problems.iter().count() >= 3, "{problems}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = folder.path().join("state");
     let yaml = format!(
         "topology: t\nreceivers: {{ q: {{ type: memory, rows: [a] }} }}\nsinks: {{ s: {{ from: q, type: memory, table: t }} }}
-checkpoint: {{ store: memory }}\ntelemetry: {{ listen: {} }}\n",
+checkpoint: {{ store: {} }}\ntelemetry: {{ listen: {} }}\n",
+        store.display(),
         taken.local_addr().expect("bound")
     );
     let refused = embed::start(&yaml, &embed::standard()).expect_err("the port is taken");
     assert!(refused.to_string().contains("telemetry.listen"), "{refused}");
+    assert!(!store.exists(), "nothing has begun");
 }
