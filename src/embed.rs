@@ -8,7 +8,7 @@
 //! What it does not do: signals, a log and a progress line, which belong to the process; the command line has them.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -181,8 +181,8 @@ impl Hosted {
         config_hash: String,
         new_store: bool,
     ) -> Result<Self, Refused> {
+        let listener = topology.telemetry.listen.map(http::bind).transpose().map_err(refused)?;
         let broker = topology.broker.as_ref().map(|section| embedded(section, section.feed.clone())).transpose()?;
-        let listen = topology.telemetry.listen;
         let threads = topology.receivers.values().map(|receiver| receiver.partitions as usize).sum::<usize>();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let options = Options {
@@ -195,12 +195,12 @@ impl Hosted {
         };
         let mut running = runtime::start(topology, options).await?;
         let shutdown = CancellationToken::new();
-        if let Some(listen) = listen
-            && let Err(why) = serve(listen, telemetry, &running.status, config_hash, &shutdown)
+        if let Some(listener) = listener
+            && let Err(error) = serve(listener, telemetry, &running.status, config_hash, &shutdown)
         {
             running.kill();
             running.end().await;
-            return Err(Refused::Process(why));
+            return Err(refused(error));
         }
         Ok(Self { running, broker, shutdown })
     }
@@ -212,6 +212,10 @@ impl Hosted {
             broker.stop().await;
         }
     }
+}
+
+fn refused(error: std::io::Error) -> Refused {
+    Refused::Process(error.to_string())
 }
 
 /// Starts a topology's own broker, on a thread of its own.
@@ -257,15 +261,15 @@ impl http::Health for Probe {
 }
 
 fn serve(
-    listen: SocketAddr,
+    listener: TcpListener,
     telemetry: Telemetry,
     status: &Status,
     hash: String,
     shutdown: &CancellationToken,
-) -> Result<(), String> {
+) -> std::io::Result<()> {
     let health = Arc::new(Probe::new(status.clone(), shutdown.clone()));
-    let (address, server) =
-        http::serve(listen, telemetry, health, hash, shutdown.clone()).map_err(|error| error.to_string())?;
+    let address = listener.local_addr()?;
+    let server = http::serve(listener, telemetry, health, hash, shutdown.clone())?;
     tracing::info!(%address, "serving /metrics, /live, /ready and /version");
     actix::spawn(async move {
         if let Err(error) = server.await {

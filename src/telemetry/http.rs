@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use actix_web::http::StatusCode;
@@ -57,15 +57,26 @@ struct State {
     version: Version,
 }
 
-/// Binds at once, so that a taken port is known here, and returns where it listens and the server.
-/// The server must be polled; it ends soon after `shutdown`, when the requests under way are answered.
+/// Takes the port, so that a taken one is known before anything else has begun. Who asks is answered by [`serve`].
+///
+/// # Errors
+/// What is wrong with the address, and what to do.
+pub fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(listen).map_err(|e| {
+        let context = format!("cannot listen on {listen} for telemetry: {e}; choose another telemetry.listen");
+        io::Error::new(e.kind(), context)
+    })
+}
+
+/// The server on a port that was taken. It must be polled; it ends soon after `shutdown`, when the requests under way are
+/// answered.
 pub fn serve(
-    listen: SocketAddr,
+    listener: TcpListener,
     telemetry: Telemetry,
     health: Arc<dyn Health>,
     config_hash: impl Into<String>,
     shutdown: CancellationToken,
-) -> io::Result<(SocketAddr, impl Future<Output = io::Result<()>> + Send + 'static)> {
+) -> io::Result<impl Future<Output = io::Result<()>> + Send + 'static> {
     let version = Version::of(&telemetry, config_hash);
     let state = web::Data::new(State { telemetry, health, version });
     let server = HttpServer::new(move || {
@@ -81,15 +92,8 @@ pub fn serve(
     .disable_signals()
     .shutdown_signal(shutdown.cancelled_owned())
     .shutdown_timeout(1)
-    .bind(listen)
-    .map_err(|e| {
-        io::Error::new(
-            e.kind(),
-            format!("cannot listen on {listen} for telemetry: {e}; choose another telemetry.listen"),
-        )
-    })?;
-    let bound = server.addrs().first().copied().unwrap_or(listen);
-    Ok((bound, server.run()))
+    .listen(listener)?;
+    Ok(server.run())
 }
 
 async fn metrics(state: web::Data<State>) -> HttpResponse {
@@ -164,8 +168,9 @@ mod tests {
             let health = Arc::new(Fixed { live: true, reasons: Mutex::default() });
             let shutdown = CancellationToken::new();
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let (address, server) =
-                serve(any, telemetry.clone(), health.clone(), "c0ffee", shutdown.clone()).expect("bound");
+            let listener = bind(any).expect("bound");
+            let address = listener.local_addr().expect("bound");
+            let server = serve(listener, telemetry, health.clone(), "c0ffee", shutdown.clone()).expect("served");
             let server = tokio::spawn(server);
 
             let (status, body) = get(address, "/metrics").await;
@@ -191,7 +196,7 @@ mod tests {
             assert_eq!(body["config_hash"], "c0ffee");
             assert!(get(address, "/").await.0.contains("404"));
 
-            let taken = serve(address, telemetry, health, "", CancellationToken::new()).err().expect("taken");
+            let taken = bind(address).expect_err("taken");
             assert!(taken.to_string().contains(&address.to_string()), "{taken}");
 
             shutdown.cancel();
