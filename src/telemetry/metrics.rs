@@ -117,7 +117,7 @@ metrics! {
     PARKED = Gauge "distributary_parked" of flag per Partition
         "1 while the partition is given up, until a person has acted and the process is started again; otherwise 0.";
     COMMIT = Histogram "distributary_commit_seconds" of seconds per Partition
-        "From a checkpoint's trigger until all sinks have committed it.";
+        "How long a sink took to commit an epoch, once the log had it; with several sinks, each of them.";
     END_TO_END = Histogram "distributary_end_to_end_seconds" of seconds per Partition
         "From a message's arrival until it is committed.";
 }
