@@ -95,11 +95,9 @@ impl Durability {
 /// Makes sure that files can be made in `directory`, or, where that is absent, that it could be made: in the nearest
 /// directory above it that is there. Nothing is left behind.
 pub fn writable(directory: &Path) -> Result<()> {
-    let mut there = directory;
-    // Where even `.` cannot be looked at, the draft says why.
-    while !there.exists() && there != Path::new(".") {
-        there = there.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    }
+    let mut above = directory.ancestors().map(|above| if above == Path::new("") { Path::new(".") } else { above });
+    // Where none can be looked at, the draft says why.
+    let there = above.find(|above| above.exists()).unwrap_or(directory);
     let draft = there.join(format!(".{}.tmp", Uuid::new_v4()));
     File::create_new(&draft).and_then(|_| fs::remove_file(&draft)).map_err(|e| failure("write into", there, e))
 }

@@ -2,7 +2,7 @@
 //!
 //! One GET each, over a plain socket: a probe runs every few seconds and needs no more of HTTP.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use clap::Args;
 use serde_json::Value;
@@ -20,9 +20,12 @@ pub(super) const EXAMPLE: &str = "Examples:
 /// No answer of ours is longer.
 const LONGEST: u64 = 1 << 20;
 
+/// Where a topology listens that was told no other place.
+const DEFAULT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Where the topology's `telemetry.listen` is. Left out: this machine, at the port of RUNTIME_TELEMETRY or at 9464.
+    /// Where the topology's `telemetry.listen` is. Left out: where RUNTIME_TELEMETRY says, or port 9464 of this machine.
     #[arg(long, env = "RUNTIME_HEALTH_URL", value_name = "URL")]
     url: Option<String>,
     /// Ask only whether it lives: that a broker is away makes it not ready, and a restart would not help.
@@ -64,8 +67,12 @@ pub(super) fn run(arguments: &Arguments) -> Exit {
 
 /// Where this machine's topology is, if it was told to listen at `telemetry`.
 fn here(telemetry: Option<&str>) -> String {
-    let listen: Option<SocketAddr> = telemetry.and_then(|address| address.parse().ok());
-    format!("http://127.0.0.1:{}", listen.map_or(9464, |listen| listen.port()))
+    let mut asked = telemetry.and_then(|address| address.parse().ok()).unwrap_or(DEFAULT);
+    // One that listens everywhere is asked over the loopback interface.
+    if asked.ip().is_unspecified() {
+        asked.set_ip(if asked.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    format!("http://{asked}")
 }
 
 /// Host and port of a URL.
@@ -125,6 +132,8 @@ mod tests {
     fn asks_where_this_machine_was_told_to_listen() {
         assert_eq!(here(None), "http://127.0.0.1:9464");
         assert_eq!(here(Some("0.0.0.0:9000")), "http://127.0.0.1:9000");
+        assert_eq!(here(Some("10.0.0.7:9000")), "http://10.0.0.7:9000");
+        assert_eq!(here(Some("[::]:9000")), "http://[::1]:9000");
     }
 
     #[test]
