@@ -192,7 +192,7 @@ impl ReceiverActor {
         let quota = self.quota.clone();
         let room = self.room();
         if room.is_none() {
-            self.want_the_rest();
+            self.want_checkpoint(true);
         }
         let waiting = async move {
             // A source that always has something would fill the budget before anything of it is translated.
@@ -226,7 +226,7 @@ impl ReceiverActor {
                 }
                 Some(Ok(Received::Exhausted)) => {
                     receiver.link.exhausted = true;
-                    receiver.want_the_rest();
+                    receiver.want_checkpoint(true);
                 }
                 Some(Ok(Received::End)) => {
                     receiver.link.intake_ended = true;
@@ -253,22 +253,17 @@ impl ReceiverActor {
         (deliveries > 0).then_some(Room { deliveries, ..room })
     }
 
-    /// Asks for a checkpoint when half the budget is used, once per epoch; at once when the epoch alone has half of it, so
-    /// that the next one fills while this one is committed, or when all of it is used.
-    fn want_checkpoint(&mut self) {
+    /// Asks for a checkpoint of what is in hand, once per epoch: when half the budget is used, or when nothing more comes
+    /// before it is committed (`dry`), which need not wait for the timer that may be an hour away. Urgently when the epoch
+    /// alone has half the budget, so that the next one fills while this one is committed, or when all of it is used.
+    fn want_checkpoint(&mut self, dry: bool) {
+        if self.epoch.sent.count == 0 {
+            return;
+        }
         let urgent = self.budget.room().is_none() || self.budget.is_half(self.epoch.sent.count);
-        if self.budget.half_used() && (urgent || !self.epoch.wanted) && self.epoch.sent.count > 0 {
+        if urgent || !self.epoch.wanted && (dry || self.budget.half_used()) {
             self.epoch.wanted = true;
             self.stage.report(StageEvent::CheckpointWanted { urgent });
-        }
-    }
-
-    /// Asks for a checkpoint because nothing more comes before what is in hand is committed: that need not wait for the
-    /// timer, which may be an hour away.
-    fn want_the_rest(&mut self) {
-        if !self.epoch.wanted && self.epoch.sent.count > 0 {
-            self.epoch.wanted = true;
-            self.stage.report(StageEvent::CheckpointWanted { urgent: false });
         }
     }
 

@@ -181,10 +181,7 @@ impl ReceiverActor {
         if !receipt.is_empty() {
             self.outlets.send(Batch { rows, receipt });
         }
-        self.want_checkpoint();
-        if self.link.exhausted {
-            self.want_the_rest();
-        }
+        self.want_checkpoint(self.link.exhausted);
     }
 
     /// Offers held deliveries again whose identity is free, as far as there are permits.
