@@ -4,8 +4,6 @@
 //! The short form runs always; `DISTRIBUTARY_KILLS=100 DISTRIBUTARY_MESSAGES=50000` is a long one.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use rand::rngs::SmallRng;
 use super::proxy::Proxy;
 use super::server::{self, Kind, PASSWORD, Server, USER};
 use crate::process::moment::{PHASES, Phase, moment, setting};
-use crate::process::run::{Lab, Process, now, until};
+use crate::process::run::{Lab, Process, metric, now, until};
 use crate::process::table;
 
 const QUEUES: [&str; 2] = ["texts", "bytes"];
@@ -31,7 +29,8 @@ struct Run {
     server: Server,
     proxy: Proxy,
     process: Process,
-    metrics: u16,
+    /// Where its telemetry listens.
+    endpoint: String,
     rng: SmallRng,
     /// What the cuts hit, and how many deliveries were unsettled then.
     hit: BTreeMap<Phase, Vec<usize>>,
@@ -45,9 +44,6 @@ impl Run {
         let server = Server::start(kind);
         let proxy = Proxy::start(server.port());
         let lab = Lab::new();
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let metrics = free.local_addr().expect("bound").port();
-        drop(free);
         let [texts, bytes] = QUEUES.map(|queue| kind.address(queue));
         let receiver = format!(
             "type: amqp, url: \"amqp://127.0.0.1:{}\", user: {USER}, password: {PASSWORD}, partitions: {PARTITIONS}, \
@@ -69,11 +65,12 @@ sinks:
   files: {{ from: bytes_as_sent, type: parquet, path: files }}
 dead_letter: {{ type: parquet, path: rejected }}
 checkpoint: {{ interval: 300ms, store: state }}
-telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
+telemetry: {{ listen: 127.0.0.1:0 }}
 "
             ),
         );
         let process = lab.start(&["start", "topology.yaml"]);
+        let endpoint = process.endpoint();
         let rng = SmallRng::seed_from_u64(1);
         let run = Self {
             kind,
@@ -81,7 +78,7 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
             server,
             proxy,
             process,
-            metrics,
+            endpoint,
             rng,
             hit: BTreeMap::new(),
             after_cuts: Vec::new(),
@@ -98,9 +95,7 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
 
     /// The sum of a metric over all partitions.
     fn metric(&self, name: &str) -> u64 {
-        let text = scrape(self.metrics).unwrap_or_else(|e| panic!("no metrics: {e}\n{}", self.process.text()));
-        let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+        metric(&self.endpoint, name)
     }
 
     /// Proton sends a range of both queues' messages, `rate` a second to each until told to [`finish`].
@@ -160,15 +155,6 @@ telemetry: {{ listen: \"127.0.0.1:{metrics}\" }}
         self.until_linked(links);
         self.after_restarts.push(returned.elapsed());
     }
-}
-
-/// `/metrics`.
-fn scrape(port: u16) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
 }
 
 pub fn each_message_once(kind: Kind) {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_amqp::Value;
 use tokio::runtime::Runtime;
 
-use super::run::{Lab, Process, now};
+use super::run::{Lab, Process, now, until};
 
 /// A second for the peers to answer, and time for a busy machine.
 const SOON: Duration = Duration::from_secs(3);
@@ -99,12 +99,13 @@ fn it_ends_while_messages_are_unsettled_and_credit_is_left() {
 #[test]
 fn it_ends_while_producers_send_and_a_feed_is_under_way() {
     let lab = Lab::new();
-    let endless = ["{ queue: a, payload: animals_csv }", "{ queue: b, payload: animals_csv, rate: 3 }"];
-    // With answers to come, whenever it is told.
-    for moment in [0, 20, 100, 500] {
+    let endless =
+        ["{ queue: a, payload: animals_csv, log_every: 10ms }", "{ queue: b, payload: animals_csv, rate: 3 }"];
+    // With answers to come, however far it is.
+    for times in [0, 1, 5, 40] {
         let (process, _) = start(&lab, &endless);
-        let told = now();
-        super::run::until(SOON, "a moment", || (told.elapsed() >= Duration::from_millis(moment)).then_some(()));
+        let told = || process.text().matches("feeding").count();
+        until(Duration::from_secs(60), "the feed", || (told() >= times).then_some(()));
         ends_soon(process);
     }
     let (process, address) = start(&lab, &endless);
@@ -200,7 +201,7 @@ impl Bare {
 fn is_full(socket: &TcpStream) {
     let mut buffer = vec![0; 16 << 20];
     let (mut last, mut same) = (0, 0);
-    super::run::until(Duration::from_secs(60), "a full socket", || {
+    until(Duration::from_secs(60), "a full socket", || {
         let waiting = socket.peek(&mut buffer).expect("a socket");
         same = if waiting == last && waiting > 100_000 { same + 1 } else { 0 };
         last = waiting;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use distributary::broker::{Broker, BrokerConfig, Feed};
@@ -31,17 +30,8 @@ impl Printed {
 pub fn runtime(lab: &Lab, arguments: &[&str]) -> Printed {
     let aside = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str| File::create(aside.path().join(name)).expect("a file");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_runtime"))
-        .args(arguments)
-        .current_dir(lab.path("."))
-        .env_remove("RUNTIME_LOG")
-        .env_remove("RUNTIME_TELEMETRY")
-        .env_remove("RUNTIME_HEALTH_URL")
-        .stdin(Stdio::null())
-        .stdout(file("out"))
-        .stderr(file("err"))
-        .spawn()
-        .expect("start the binary");
+    let mut command = lab.command(arguments);
+    let mut child = command.stdout(file("out")).stderr(file("err")).spawn().expect("start the binary");
     let status = until(Duration::from_secs(60), "the verb to end", || child.try_wait().expect("ask for the end"));
     let text = |name: &str| std::fs::read_to_string(aside.path().join(name)).expect("text");
     Printed { code: status.code(), out: text("out"), err: text("err") }

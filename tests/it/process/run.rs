@@ -38,6 +38,16 @@ impl Lab {
         path
     }
 
+    /// `runtime` with these arguments, in the folder, and with nothing from the environment of the tests.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runtime"));
+        command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
+        for name in ["RUNTIME_LOG", "RUNTIME_TELEMETRY", "RUNTIME_HEALTH_URL", "RUNTIME_BROKER_PASSWORD"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
     /// Starts `runtime` with these arguments, in the folder.
     pub fn start(&self, arguments: &[&str]) -> Process {
         self.start_with(arguments, |command| command.stdout(Stdio::null()))
@@ -45,14 +55,8 @@ impl Lab {
 
     /// Starts `runtime` with these arguments, in the folder, after `change` had its say.
     pub fn start_with(&self, arguments: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_runtime"));
-        command
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env_remove("RUNTIME_LOG")
-            .env_remove("RUNTIME_TELEMETRY")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped());
+        let mut command = self.command(arguments);
+        command.stderr(Stdio::piped());
         Process::new(change(&mut command).spawn().expect("start the binary"))
     }
 
@@ -158,11 +162,19 @@ impl Drop for Process {
 pub fn get(address: &str, path: &str) -> String {
     let asked = || {
         let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).map(|_| answer)
     };
     asked().unwrap_or_default()
+}
+
+/// The sum of a metric over all its series; 0 where nobody answers.
+pub fn metric(address: &str, name: &str) -> u64 {
+    let text = get(address, "/metrics");
+    let values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once(' '));
+    values.map(|(_, value)| value.parse::<f64>().expect("a number")).sum::<f64>() as u64
 }
 
 /// Asks until there is an answer; panics after `limit`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use distributary::broker::{Broker, BrokerConfig, Feed};
 use serde_json::{Value, json};
 
-use super::run::{Lab, get, now, until};
+use super::run::{Lab, get, metric, now, until};
 use super::table;
 
 fn broker(count: u64, payload: Value) -> Broker {
@@ -39,9 +39,7 @@ telemetry: {{ listen: 127.0.0.1:0 }}
 
 /// How many messages a process has received and not settled.
 fn in_hand(endpoint: &str) -> u64 {
-    let text = get(endpoint, "/metrics");
-    let samples = text.lines().filter(|line| line.starts_with("distributary_unsettled{"));
-    samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
+    metric(endpoint, "distributary_unsettled")
 }
 
 #[test]
