@@ -3,6 +3,7 @@
 //! A program that embeds the runtime adds its own kinds to a [`Registry`]; the binary uses the standard one.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -105,6 +106,11 @@ pub trait SinkKind: Kind {
 
     /// What is wrong with writing rows of these columns by this configuration, which has passed the schema. Pure.
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError>;
+
+    /// The folder that it must have to itself, if it needs one.
+    fn place(&self, _config: &Value) -> Option<PathBuf> {
+        None
+    }
 
     /// Where its rows are, and how to look at them, for the end of a run; `None` where there is nothing to say.
     fn whereabouts(&self, _config: &Value) -> Option<String> {

@@ -105,6 +105,7 @@ impl Check<'_> {
             notes: Vec::new(),
         };
         rules::settings(&topology, given, self.report);
+        rules::places(&topology, self.report);
         if self.report.count() > 0 || !named {
             return None;
         }

@@ -1,5 +1,6 @@
 //! What spans several fields or sections, and what `check` says of a topology in which everything holds.
 
+use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use super::check::Declared;
@@ -83,9 +84,52 @@ pub(super) fn settings(topology: &Topology, given: Given, report: &mut Report) {
         report.problem(&path, message);
     }
     if broker.as_ref().is_some_and(|broker| !broker.listen.ip().is_loopback()) {
-        let message = "the embedded broker knows no passwords: it listens on a loopback address like 127.0.0.1:5672";
+        let message =
+            "a topology's own broker knows no passwords: it listens on a loopback address like 127.0.0.1:5672";
         report.problem(&section("broker").key("listen"), message);
     }
+}
+
+/// Two sinks in one folder would each add their rows to it, and whoever cleans up a table's folder of what the table does
+/// not name would take the checkpoint log with it.
+pub(super) fn places(topology: &Topology, report: &mut Report) {
+    let named = topology.sinks.values().map(|sink| (Path::root().key("sinks").key(sink.name.as_str()), sink));
+    let dead_letter = topology.dead_letter.iter().map(|sink| (Path::root().key("dead_letter"), sink));
+    let mut taken: Vec<(Path, PathBuf)> = Vec::new();
+    for (path, sink) in named.chain(dead_letter) {
+        let Some(place) = sink.kind.place(&sink.config).map(|place| plain(&place)) else { continue };
+        let near = |(_, other): &&(Path, PathBuf)| place.starts_with(other) || other.starts_with(&place);
+        if let Some((of, other)) = taken.iter().find(near) {
+            let way_out = "give each a folder of its own; one sink may take from several stages, as in 'from: [a, b]'";
+            let message = match place == *other {
+                true => format!("its folder is that of {of}; {way_out}"),
+                false => format!("its folder and that of {of} lie one in the other; {way_out}"),
+            };
+            report.problem(&path, message);
+        }
+        taken.push((path, place));
+    }
+    if let StoreConfig::Local(store) = &topology.checkpoint.store
+        && let Some((of, _)) = taken.iter().find(|(_, place)| plain(store).starts_with(place))
+    {
+        let message = format!("lies in the folder of {of}: a tool that cleans up there would delete it; move it out");
+        report.problem(&Path::root().key("checkpoint").key("store"), message);
+    }
+}
+
+/// Without `.`, and without `..` where it follows a name.
+fn plain(path: &std::path::Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(plain.components().next_back(), Some(Component::Normal(_))) => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 /// Protocol R11: an id is forgotten one horizon after its settlement was sent over a link that lived on, so the horizon
@@ -137,7 +181,7 @@ pub(super) fn notes(topology: &Topology, report: &mut Report) {
     }
     let max_ids = topology.identity.max_ids;
     report.note(format!(
-        "identity: at most {max_ids} known ids per receiver, up to {ID_BYTES} bytes each: {} MiB",
+        "identity: at most {max_ids} known ids per receiver (max_ids), up to {ID_BYTES} bytes each: {} MiB",
         max_ids.saturating_mul(ID_BYTES).div_ceil(1 << 20)
     ));
     if topology.checkpoint.store == StoreConfig::Memory {

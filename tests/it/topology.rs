@@ -110,7 +110,7 @@ fn a_whole_topology_becomes_what_the_runtime_builds_from() {
             "sinks.lake (lake): exactly once",
             "sinks.shown (console): at least once",
             "dead_letter (lake): exactly once",
-            "identity: at most 20000000 known ids per receiver, up to 66 bytes each: 1259 MiB",
+            "identity: at most 20000000 known ids per receiver (max_ids), up to 66 bytes each: 1259 MiB",
         ]
     );
 }
@@ -245,7 +245,22 @@ fn every_rule_has_its_sentence() {
             &small("dead_letter: { type: csv }"),
             "7:22: dead_letter.type: 'csv' is a translator, not a sink; types: console, lake",
         ),
-        (&small("broker: { listen: '0.0.0.0:5672' }"), "7:19: broker.listen: the embedded broker knows no passwords"),
+        (
+            &small("dead_letter: { type: lake, table: ./u/../t }"),
+            "7:1: dead_letter: its folder is that of sinks.lake; give each a folder of its own",
+        ),
+        (
+            &small("dead_letter: { type: lake, table: t/rejected }"),
+            "7:1: dead_letter: its folder and that of sinks.lake lie one in the other; give each a folder of its own",
+        ),
+        (
+            &small("").replace("store: memory", "store: t/state"),
+            "6:22: checkpoint.store: lies in the folder of sinks.lake: a tool that cleans up there would delete it",
+        ),
+        (
+            &small("broker: { listen: '0.0.0.0:5672' }"),
+            "7:19: broker.listen: a topology's own broker knows no passwords",
+        ),
         (
             &small("broker: { feed: [{ queue: a, payload: animals_csv, count: -1 }] }"),
             "7:59: broker.feed[0].count: expected 0 or more, found -1",

@@ -21,6 +21,7 @@ mod stats;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -95,10 +96,16 @@ impl SinkKind for Delta {
         Guarantee::ExactlyOnce
     }
 
+    fn place(&self, config: &Value) -> Option<PathBuf> {
+        local_path(config["table"].as_str()?).ok()
+    }
+
     fn whereabouts(&self, config: &Value) -> Option<String> {
         let table = config["table"].as_str()?;
         let look = format!("python -c \"from deltalake import DeltaTable; print(DeltaTable('{table}').to_pandas())\"");
-        Some(format!("the Delta table is at {table}; with `pip install deltalake pandas`, look at it by: {look}"))
+        Some(format!(
+            "the Delta table is at {table}; with `pip install 'deltalake[pyarrow]' pandas`, look at it by: {look}"
+        ))
     }
 
     fn check(&self, config: &Value, input: &SchemaRef) -> Vec<ConfigError> {

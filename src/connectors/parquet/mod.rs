@@ -28,6 +28,7 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
@@ -85,6 +86,10 @@ impl Kind for Parquet {
 impl SinkKind for Parquet {
     fn guarantee(&self) -> Guarantee {
         Guarantee::ExactlyOnce
+    }
+
+    fn place(&self, config: &Value) -> Option<PathBuf> {
+        local_path(config["path"].as_str()?).ok()
     }
 
     fn whereabouts(&self, config: &Value) -> Option<String> {
@@ -182,7 +187,7 @@ fn nearest(name: &str, input: &Schema) -> String {
     let distance =
         |field: &&Arc<Field>| strsim::damerau_levenshtein(&name.to_lowercase(), &field.name().to_lowercase());
     match input.fields().iter().min_by_key(distance).filter(|field| distance(field) <= name.len().div_ceil(3)) {
-        Some(field) => format!(": did you mean '{}'?", field.name()),
+        Some(field) => format!("; did you mean '{}'?", field.name()),
         None => {
             let names: Vec<&str> = input.fields().iter().map(|field| field.name().as_str()).collect();
             format!(" among {}", names.join(", "))

@@ -1,6 +1,7 @@
 //! Kinds that plan like real ones and run nothing: what a check needs of a registry.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema as Columns, SchemaRef};
@@ -288,6 +289,10 @@ impl Kind for Lake {
 impl SinkKind for Lake {
     fn guarantee(&self) -> Guarantee {
         Guarantee::ExactlyOnce
+    }
+
+    fn place(&self, value: &Value) -> Option<PathBuf> {
+        Some(config::<LakeConfig>(value).ok()?.table.into())
     }
 
     fn check(&self, value: &Value, input: &SchemaRef) -> Vec<ConfigError> {
