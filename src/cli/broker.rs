@@ -19,7 +19,7 @@ pub(super) struct Arguments {
     /// May be given several times.
     #[arg(long, value_name = "FEED", value_parser = feed)]
     feed: Vec<broker::Feed>,
-    /// The only user who may connect; everybody may without it. The password is read from RUNTIME_BROKER_PASSWORD.
+    /// The only user who may connect, with the password in RUNTIME_BROKER_PASSWORD. Without it everybody may.
     #[arg(long)]
     user: Option<String>,
     /// Refuse queues that are not in a feed instead of creating them.
@@ -37,10 +37,14 @@ fn feed(text: &str) -> Result<broker::Feed, String> {
 }
 
 pub(super) fn run(arguments: Arguments) -> Exit {
+    let password = std::env::var("RUNTIME_BROKER_PASSWORD").ok().filter(|password| !password.is_empty());
+    if arguments.user.is_some() && password.is_none() {
+        return fail(Exit::Usage, "--user needs a password: put it into the variable RUNTIME_BROKER_PASSWORD");
+    }
     let config = BrokerConfig {
         listen: arguments.listen,
         user: arguments.user,
-        password: std::env::var("RUNTIME_BROKER_PASSWORD").ok().map(crate::flow::Secret::new),
+        password: password.map(crate::flow::Secret::new),
         auto_create: !arguments.no_auto_create,
         feed: arguments.feed,
         ..BrokerConfig::default()

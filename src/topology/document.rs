@@ -20,7 +20,7 @@ const MAX_WEIGHT: usize = 16 << 20;
 
 /// One value of a configuration, as it would stand in a topology file: for the command line.
 pub fn fragment<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_yaml::from_str(text).map_err(|error| error.to_string())
+    serde_yaml::from_str(text).map_err(|error: serde_yaml::Error| error.without_snippet().to_string())
 }
 
 /// The tree of `text`. What is wrong but leaves a tree is reported beside it; `None`: there is none.

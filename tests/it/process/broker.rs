@@ -51,6 +51,17 @@ fn runtime() -> Runtime {
 }
 
 #[test]
+fn a_user_needs_a_password_and_a_feed_its_fields() {
+    let lab = Lab::new();
+    let ended = lab.run(&["broker", "--listen", "127.0.0.1:0", "--user", "someone"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.text);
+    assert!(ended.text.contains("RUNTIME_BROKER_PASSWORD"), "{}", ended.text);
+    let ended = lab.run(&["broker", "--feed", "{ queue: q, payloadd: animals_csv }"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.text);
+    assert_eq!(ended.text.matches("payloadd`").count(), 1, "said once: {}", ended.text);
+}
+
+#[test]
 fn it_ends_with_nobody_connected() {
     let lab = Lab::new();
     ends_soon(start(&lab, &[]).0);
