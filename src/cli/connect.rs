@@ -14,7 +14,7 @@ use crate::broker::Broker;
 use crate::checkpoint::{Found, LocalStore, SessionError, StoreError, look};
 use crate::clock;
 use crate::embed::embedded;
-use crate::flow::{PartitionId, Reaction, SourceContext, StoreId, foreign_epochs};
+use crate::flow::{PartitionId, SourceContext, StoreId, foreign_epochs};
 use crate::topology::{Receiver, SinkSpec, StoreConfig, Topology};
 use crate::units::Span;
 
@@ -86,11 +86,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, String>
 async fn source(topology: &Topology, name: &str, receiver: &Receiver, embedded_broker: Option<SocketAddr>) -> Outcome {
     let partition = PartitionId::new(name, 0);
     let context = SourceContext { topology: topology.name.clone(), partition, embedded_broker };
-    receiver.factory.source(context).probe().await.map_err(|error| match error.reaction {
-        Reaction::Park => error.to_string(),
-        // A running topology would try again for ever, so the error does not say what to do.
-        Reaction::Away | Reaction::Retry => format!("{error}; see that it is up, and that the address is right"),
-    })
+    receiver.factory.source(context).probe().await.map_err(|error| error.to_string())
 }
 
 /// `log` is `None` if it cannot be read: then nobody knows whose epochs are in the target.

@@ -39,7 +39,10 @@ impl Secret {
             Kept::Value(value) => Ok(value.into()),
             Kept::File(path) => {
                 let mut text = std::fs::read_to_string(path).map_err(|e| {
-                    StageError::away(format!("cannot read the secret file {}", path.display())).because(e)
+                    StageError::away(format!(
+                        "cannot read the secret file {}: {e}; see that it is mounted",
+                        path.display()
+                    ))
                 })?;
                 if text.ends_with('\n') {
                     text.pop();

@@ -135,11 +135,13 @@ async fn connect(
     partition: &crate::flow::PartitionId,
 ) -> Result<Link> {
     const PATIENCE: Duration = Duration::from_secs(300);
+    /// It is said again after so long.
+    const REMINDER: Duration = Duration::from_secs(60);
     let started = clock::now();
     let seed = u64::from(partition.index);
     let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1), seed);
     let mut patient = true;
-    let mut told = false;
+    let mut told = None;
     loop {
         let connected = within(limit, "connecting", source.connect()).await;
         let error = match connected.and_then(|connected| connected) {
@@ -151,13 +153,14 @@ async fn connect(
             Err(error) => return Err(error),
         };
         status.not_ready(partition, format!("{error}; trying again"));
-        if told {
-            tracing::debug!(%partition, %error, "still not connected");
-        } else {
+        let now = clock::now();
+        if told.is_none_or(|told| now.saturating_duration_since(told) >= REMINDER) {
             tracing::warn!(%partition, %error, "not connected, trying again until it is");
-            told = true;
+            told = Some(now);
+        } else {
+            tracing::debug!(%partition, %error, "still not connected");
         }
-        if patient && clock::now().saturating_duration_since(started) > PATIENCE {
+        if patient && now.saturating_duration_since(started) > PATIENCE {
             patient = false;
             backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30), seed);
         }

@@ -162,9 +162,10 @@ impl SupervisorActor {
         self.plan.status.parked(id, reason.clone());
         self.plan.telemetry.partition(&id.receiver, id.index).parked.set(1);
         self.tell(Tell::PartitionParked { partition: id.clone() });
-        let mut configured = self.partitions.values().filter(|p| p.configured);
-        if configured.all(|p| matches!(p.standing, Standing::Parked)) {
-            self.finish(End::Failed(format!("all partitions are parked; the last one, {id}: {reason}")), ctx);
+        let configured: Vec<_> = self.partitions.values().filter(|p| p.configured).collect();
+        if configured.iter().all(|p| matches!(p.standing, Standing::Parked)) {
+            let all = if configured.len() > 1 { "all partitions are parked; the last one, " } else { "parked: " };
+            self.finish(End::Failed(format!("{all}{id}: {reason}")), ctx);
         }
         self.drain_if_all_ended(ctx);
         self.drained_or_not();

@@ -14,7 +14,7 @@ use crate::flow::registry::ConfigError;
 use crate::flow::{Result, Secret, SourceContext, StageError};
 use crate::units::{Size, Span};
 
-/// Receives messages from a queue over AMQP 1.0 (ActiveMQ Artemis and Classic, RabbitMQ, Qpid, Azure Service Bus, …).
+/// Receives messages from a queue over AMQP 1.0 (ActiveMQ Artemis and Classic, RabbitMQ, Qpid, …).
 ///
 /// Message columns: `id` utf8 (the message-id as text: a string as it is, a ulong in decimal, a uuid with hyphens, binary
 /// in lower-case hexadecimal), `sent` timestamp (creation-time), `received` timestamp (when it arrived), `value` (the

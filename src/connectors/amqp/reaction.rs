@@ -33,12 +33,15 @@ pub(super) enum Failure {
     Receive(RecvError, Option<connection::Error>),
 }
 
+/// The way out where nobody answers.
+const LOOK: &str = "see that it is up, and that the address is right";
+
 /// What is to be done about it, and what to tell: address, queue, user, the peer's own words, the way out.
 pub(super) fn explain(failure: Failure, place: &Place) -> StageError {
     match failure {
-        Failure::Dial(error) => StageError::away(format!("cannot reach {place}")).because(error),
+        Failure::Dial(error) => StageError::away(format!("cannot reach {place}: {error}; {LOOK}")),
         Failure::Silence(what, limit) => {
-            StageError::away(format!("no answer from {place} within {limit:?} while {what}"))
+            StageError::away(format!("no answer from {place} within {limit:?} while {what}; {LOOK}"))
         }
         Failure::Open(error, offered) => open(error, &offered, place),
         Failure::Begin(error) => match error {
