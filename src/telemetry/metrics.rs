@@ -93,7 +93,7 @@ metrics! {
     NULLED = Counter "distributary_nulled_total" of messages per Partition
         "Messages with null for what could not be read or computed, as `on_error: null` says.";
     COMMITTED = Counter "distributary_committed_total" of messages per Partition
-        "Messages that are committed and settled.";
+        "Messages that are committed and settled, without those in the dead letter.";
     REJECTED = Counter "distributary_rejected_total" of messages per Reason "Messages in the dead letter, by reason.";
     REDELIVERED = Counter "distributary_redelivered_total" of messages per Partition
         "Messages that the source delivered again.";
