@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::flow::registry::{ConfigError, Guarantee, Kind, SinkKind};
 use crate::flow::{PartitionId, Rejected, Result, Rows, SinkContext, SinkFactory, SinkInstance, StageError, Write};
 
-/// The configuration of a console.
+/// Prints rows on the standard output.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub struct Config {
     /// How rows look.

@@ -50,7 +50,7 @@ impl ScalarFunctions {
             format!("{name}() looks at many rows, but an expression sees one at a time")
         } else {
             match super::nearest(&name, FUNCTIONS.keys().map(String::as_str)) {
-                Some(near) => format!("there is no function '{name}': did you mean '{near}'?"),
+                Some(near) => format!("there is no function '{name}'; did you mean '{near}'?"),
                 None => format!("there is no function '{name}'"),
             }
         })

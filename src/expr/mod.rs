@@ -241,7 +241,7 @@ fn explain(error: &DataFusionError, schema: &SchemaRef) -> String {
 pub(crate) fn suggestion<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.into_iter().collect();
     match nearest(name, names.iter().copied()) {
-        Some(near) => format!(": did you mean '{near}'?"),
+        Some(near) => format!("; did you mean '{near}'?"),
         None if names.is_empty() => String::new(),
         None => format!(": there are {}", names.join(", ")),
     }

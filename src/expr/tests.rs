@@ -89,9 +89,9 @@ fn names_keep_their_case_and_odd_ones_are_quoted() {
 #[test]
 fn a_misspelt_name_is_answered_with_the_nearest() {
     for (sql, expected) in [
-        ("to_date(snet)", "there is no column 'snet': did you mean 'sent'?"),
-        ("Animal", "there is no column 'Animal': did you mean 'animal'?"),
-        ("to_dat(sent)", "there is no function 'to_dat': did you mean 'to_date'?"),
+        ("to_date(snet)", "there is no column 'snet'; did you mean 'sent'?"),
+        ("Animal", "there is no column 'Animal'; did you mean 'animal'?"),
+        ("to_dat(sent)", "there is no function 'to_dat'; did you mean 'to_date'?"),
         ("xyzzy_plugh(sent)", "there is no function 'xyzzy_plugh'"),
         ("sum(row_num)", "sum() looks at many rows, but an expression sees one at a time"),
     ] {

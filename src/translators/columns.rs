@@ -173,7 +173,7 @@ fn parse_nested(text: &str, depth: usize) -> Result<DataType, String> {
         return Ok(data_type);
     }
     Err(match nearest(&lower, NAMES) {
-        Some(near) => format!("'{text}' is not a type: did you mean '{near}'?"),
+        Some(near) => format!("'{text}' is not a type; did you mean '{near}'?"),
         None => format!("'{text}' is not a type: there are {}", NAMES.join(", ")),
     })
 }
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_wrong_type_is_answered_with_the_nearest() {
-        assert_eq!(parse_type("int46"), Err("'int46' is not a type: did you mean 'int64'?".to_owned()));
+        assert_eq!(parse_type("int46"), Err("'int46' is not a type; did you mean 'int64'?".to_owned()));
         let deep = "list<".repeat(100_000) + &">".repeat(100_000);
         for text in
             ["", "decimal(39,1)", "decimal(2,3)", "decimal(x)", "list<", "list<>", "struct<a>", "geometry", &deep]

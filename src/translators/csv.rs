@@ -79,7 +79,6 @@ impl Kind for Csv {
     fn example(&self) -> &'static str {
         r#"columns: { generator_id: utf8, row_num: int64, animal: utf8, color: utf8, count: int32, datetime: timestamp }
 keep: [properties]
-where: row_num >= 0
 derive: { sent_dt: to_date(sent) }
 "#
     }

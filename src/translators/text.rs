@@ -47,7 +47,7 @@ impl Kind for Text {
     }
 
     fn example(&self) -> &'static str {
-        "where: value <> ''\nderive: { sent_dt: to_date(sent) }\n"
+        "derive: { sent_dt: to_date(sent) }\n"
     }
 
     fn schema(&self) -> Schema {

@@ -42,7 +42,7 @@ pub enum Mode {
     /// All are added.
     #[default]
     Append,
-    /// Those are added whose keys are not there: several processes may fill one table.
+    /// Those are added whose keys are not there: several topologies may fill one table.
     Merge,
 }
 

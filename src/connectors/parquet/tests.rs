@@ -305,7 +305,7 @@ fn the_check_names_every_problem_and_the_nearest_column() {
         [
             "path: 's3://' is not a place for tables yet: object stores come later, write a path",
             "max_open_files: must be at least 1",
-            "partition_by.0: there is no column 'animl': did you mean 'animal'?",
+            "partition_by.0: there is no column 'animl'; did you mean 'animal'?",
             "partition_by.2: 'n' is named twice",
         ]
     );

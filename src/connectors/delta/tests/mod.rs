@@ -153,7 +153,7 @@ fn the_check_names_every_problem() {
             "properties.delta.enableChangeDataFeed: 'delta.enableChangeDataFeed' is not a property this sink can set on a table",
             "properties.delta.logRetentionDuration: '3 days' is not a duration: write it like 'interval 30 days'",
             "properties.delta.setTransactionRetentionDuration: must be at least 'interval 30 days': the table's memory of what it has",
-            "partition_by.0: there is no column 'anmal': did you mean 'animal'?",
+            "partition_by.0: there is no column 'anmal'; did you mean 'animal'?",
         ]
     );
     let yaml: Value = serde_yaml::from_str(Delta.example()).expect("yaml");
