@@ -18,12 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distributary::broker::{Broker, BrokerConfig, Feed};
-use distributary::checkpoint::{CheckpointStore, Entry, LocalStore};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::moment::{PHASES, Phase, moment, prepared, setting};
-use super::run::{Lab, Process, files_below, now, until};
+use super::moment::{PHASES, Phase, entries, is_behind, moment, parts, prepared, setting};
+use super::run::{Lab, Process, now, until};
 use super::table;
 
 /// Which sinks a run has.
@@ -68,28 +67,8 @@ checkpoint: {{ interval: 300ms, store: state }}
 /// What the log, the sinks and the broker say after a death.
 /// `old`: what the dead of before had left.
 fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize, old: &BTreeSet<PathBuf>) -> Phase {
-    let store = LocalStore::read_only(lab.path("state"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let entries: Vec<Entry> = runtime.block_on(async {
-        let mut entries = Vec::new();
-        for number in store.list().await.unwrap_or_default() {
-            entries.extend(store.read(number).await.expect("an entry"));
-        }
-        entries
-    });
-    let mut newest = BTreeMap::new();
-    let mut named = String::new();
-    for part in entries.iter().flat_map(|entry| &entry.parts) {
-        for (sink, prepared) in &part.sinks {
-            newest.insert((part.partition.index, sink.to_string()), part.epoch.0);
-            named.push_str(&prepared.payload);
-        }
-    }
-    let shown = shown(lab);
-    let behind = |((partition, sink), epoch): (&(u32, String), &u64)| {
-        shown.get(&(*partition, sink.clone())).copied().unwrap_or_default() < *epoch
-    };
-    if newest.iter().any(behind) {
+    let entries = entries(lab, 0);
+    if is_behind(lab, &entries) {
         return Phase::BetweenEntryAndCommit;
     }
     if unsettled == 0 {
@@ -99,6 +78,7 @@ fn phase(lab: &Lab, broker: &Broker, sinks: Sinks, unsettled: usize, old: &BTree
     if rows > broker.queue("animals").accepted {
         return Phase::BetweenCommitAndSettle;
     }
+    let named: String = parts(&entries).map(|(.., prepared)| prepared.payload.as_str()).collect();
     let orphan = prepared(lab).into_iter().filter(|path| !old.contains(path)).any(|path| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         !named.contains(&name) && !is_committed(lab, &name)
@@ -110,32 +90,6 @@ fn is_committed(lab: &Lab, name: &str) -> bool {
     table::delta_log(&lab.path("lake"))
         .iter()
         .any(|action| action["add"]["path"].as_str().is_some_and(|p| p.ends_with(name)))
-}
-
-/// The epoch that each sink shows, by partition and sink.
-fn shown(lab: &Lab) -> BTreeMap<(u32, String), u64> {
-    let mut shown = BTreeMap::new();
-    let mut add = |app: &str, epoch: u64| {
-        let parts: Vec<_> = app.split('/').collect();
-        if let [_, _, sink, _, partition] = parts[..] {
-            shown.insert((partition.parse().expect("a number"), sink.to_owned()), epoch);
-        }
-    };
-    for (app, epoch) in table::delta_txns(&lab.path("lake")) {
-        add(&app, epoch);
-    }
-    for folder in ["files", "rejected"] {
-        for mark in files_below(&lab.path(folder).join("_distributary/marks")) {
-            let name = mark.file_name().and_then(|name| name.to_str()).unwrap_or_default().replace("%2F", "/");
-            let text = std::fs::read_to_string(&mark).unwrap_or_default();
-            let digits: String =
-                text.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
-            if let Ok(epoch) = digits.parse() {
-                add(&name, epoch);
-            }
-        }
-    }
-    shown
 }
 
 fn rows(lab: &Lab, sinks: Sinks) -> BTreeMap<String, usize> {
@@ -204,6 +158,8 @@ fn kills(sinks: Sinks, seed: u64) {
     let useful: u64 = hit.iter().filter(|(phase, _)| **phase != Phase::Nothing).map(|(_, n)| n).sum();
     let all: u64 = hit.values().sum();
     assert!(useful * 4 >= all * 3, "three quarters of the kills must hit work in hand: {hit:?}");
+    let missed: Vec<_> = PHASES.iter().filter(|phase| !hit.contains_key(phase)).collect();
+    assert!(all < 20 || missed.is_empty(), "so many kills must hit every phase, not only {hit:?}");
 }
 
 fn check(lab: &Lab, sinks: Sinks, messages: u64) {
