@@ -43,8 +43,8 @@ pub enum Named {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Template {
-    /// `{n}` is the message's number, `{run}` the run's id, `{time}` a time like `2026-01-31 12:00:00`, `{random}` 16 random letters and
-    /// digits and `{random:200}` two hundred of them. Other braces stand for themselves.
+    /// `{n}` is the message's number, `{run}` the run's id, `{time}` a time like `2026-01-31 12:00:00`, `{random}` 16
+    /// random letters and digits and `{random:200}` two hundred of them. Other braces stand for themselves.
     pub template: String,
 }
 

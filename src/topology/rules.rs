@@ -109,9 +109,9 @@ pub(super) fn places(topology: &Topology, report: &mut Report) {
         }
         taken.push((path, place));
     }
-    if let StoreConfig::Local(store) = &topology.checkpoint.store
-        && let Some((of, _)) = taken.iter().find(|(_, place)| plain(store).starts_with(place))
-    {
+    let StoreConfig::Local(store) = &topology.checkpoint.store else { return };
+    let store = plain(store);
+    if let Some((of, _)) = taken.iter().find(|(_, place)| store.starts_with(place)) {
         let message = format!("lies in the folder of {of}: a tool that cleans up there would delete it; move it out");
         report.problem(&Path::root().key("checkpoint").key("store"), message);
     }

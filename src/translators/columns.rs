@@ -16,7 +16,7 @@ use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::Ordered;
-use crate::expr::nearest;
+use crate::expr::suggestion;
 use crate::flow::registry::ConfigError;
 
 /// The type of a declared column.
@@ -172,10 +172,7 @@ fn parse_nested(text: &str, depth: usize) -> Result<DataType, String> {
     {
         return Ok(data_type);
     }
-    Err(match nearest(&lower, NAMES) {
-        Some(near) => format!("'{text}' is not a type; did you mean '{near}'?"),
-        None => format!("'{text}' is not a type: there are {}", NAMES.join(", ")),
-    })
+    Err(format!("'{text}' is not a type{}", suggestion(&lower, NAMES)))
 }
 
 /// What stands between one of the `openings` and the closing character at the very end.

@@ -1,7 +1,8 @@
 //! Identities in groups: what [`Seen`](super::Seen) keeps its tens of millions of identities in.
 //!
 //! An identity is stored once, in its group's list: 25 bytes, and 9 for each place of an index of hashes, which has between
-//! 1.2 and 4.6 places for each: it grows when it is full, and counts what was removed as full until it is made anew. To change what is true of a group is one write, however many identities it has.
+//! 1.2 and 4.6 places for each: it grows when it is full, and counts what was removed as full until it is made anew. To
+//! change what is true of a group is one write, however many identities it has.
 
 use std::collections::BTreeMap;
 
