@@ -109,6 +109,8 @@ impl Check<'_> {
         if self.report.count() > 0 || !named {
             return None;
         }
+        let built = stages.iter().chain(&dead_letter).all(|stage| stage.config.is_some());
+        debug_assert!(built, "a stage that is left out has a problem");
         rules::notes(&topology, self.report);
         Some(topology)
     }

@@ -69,10 +69,16 @@ impl<'a> Telling<'a, '_> {
             Violated::Required { property } => {
                 let missing = property.as_str().unwrap_or_default();
                 let known = self.known_keys(error);
-                let unknown = node.entries().iter().map(|entry| &*entry.key).filter(|key| !known.contains(key));
-                // The key is there, misspelt, and that was said.
-                if !unknown.into_iter().any(|key| nearest(key, known.iter().copied()) == Some(missing)) {
-                    self.report.problem(&path, format!("missing key '{missing}'"));
+                let mut unknown = node.entries().iter().map(|entry| &*entry.key).filter(|key| !known.contains(key));
+                match unknown.find(|key| nearest(key, known.iter().copied()) == Some(missing)) {
+                    None => self.report.problem(&path, format!("missing key '{missing}'")),
+                    // The key is there, misspelt. That is said of every unknown key, but where any may stand: a stage without
+                    // a kind has fields that nobody knows.
+                    Some(key) if self.schema_of(error)["additionalProperties"] == true => {
+                        let end = suggestion(key, [missing], "known keys");
+                        self.report.key_problem(&path.key(key), format!("unknown key {}; {end}", shown(key)));
+                    }
+                    Some(_) => {}
                 }
             }
             _ if branches.is_some() && self.expectation(error).is_none() => {

@@ -349,6 +349,18 @@ fn every_rule_has_its_sentence() {
             &small("").replace("{ type: queue, url: 'amqp:', queue: q }", ""),
             "3:3: receivers.orders: missing key 'type'",
         ),
+        (
+            &small("").replace("{ type: queue", "{ typ: queue"),
+            "3:13: receivers.orders.typ: unknown key 'typ'; did you mean 'type'?",
+        ),
+        (
+            &small("").replace("type: lake", "tipe: lake"),
+            "5:25: sinks.lake.tipe: unknown key 'tipe'; did you mean 'type'?",
+        ),
+        (
+            &small("").replace("lake, table: t }", "lake, table: t }\ndead_letter: { tpye: lake, table: u }"),
+            "6:16: dead_letter.tpye: unknown key 'tpye'; did you mean 'type'?",
+        ),
     ] {
         let problems = refused(yaml);
         if !format!("{problems}\n").starts_with(problem) {
